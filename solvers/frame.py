@@ -1,0 +1,158 @@
+"""The one loop: block coordinate descent over the modes, for every method."""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.arrays import Array, gram, hadamard
+from solvers.block import Memory
+from solvers.door import admit
+from solvers.errors import AdviceWarning
+from solvers.methods import Update
+from solvers.objective import Score, measure, squared_error
+from solvers.parallel import Threads, single_threaded_blas
+from solvers.problem import Problem, resolve
+from solvers.rescale import best_scales
+from solvers.result import Result
+from solvers.settings import Settings
+from solvers.start import starting_factors
+from solvers.state import State, check_resumable
+from solvers.stopping import is_calm, stop_reason
+from solvers.tensor import Tensor
+
+# The objective of a fit near rounding rises and falls by this share of ‖X‖²: no reason to repeat a sweep.
+ROSE = 1e-14
+
+
+class Step(NamedTuple):
+    """What one sweep leaves behind."""
+
+    factors: list[Array]
+    memory: list[Memory]
+    squared_error: float
+
+
+def solve(
+    tensor: NDArray[Any],
+    settings: Settings,
+    *,
+    initial: Sequence[NDArray[Any]] | None = None,
+    threads: int | None = None,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Result:
+    """Decompose a nonnegative tensor. `cancelled` is asked after every sweep."""
+    for state in sweeps(tensor, settings, initial=initial, threads=threads):
+        if cancelled():
+            return Result.of(state.cancelled())
+    return Result.of(state)
+
+
+def sweeps(
+    tensor: NDArray[Any],
+    settings: Settings,
+    *,
+    initial: Sequence[NDArray[Any]] | None = None,
+    resume: State | None = None,
+    threads: int | None = None,
+) -> Iterator[State]:
+    """Yield the state after every sweep; the last one has a `stop_reason`. `resume` goes on from any of them.
+
+    The same tensor, settings and start give the same bits for any number of threads.
+    """
+    with Threads(threads) as pool:
+        problem, X, state = _begin(tensor, settings, initial, resume, pool)
+        while state.stop_reason is None:
+            state = _next(X, problem, state, pool)
+            yield state
+
+
+def _begin(
+    tensor: NDArray[Any],
+    settings: Settings,
+    initial: Sequence[NDArray[Any]] | None,
+    resume: State | None,
+    pool: Threads,
+) -> tuple[Problem, Tensor, State]:
+    with single_threaded_blas():
+        X = admit(tensor, settings.precision, pool)
+        problem = resolve(settings, len(X.shape))
+        for advice in problem.advice():
+            warnings.warn(advice, AdviceWarning, stacklevel=4)
+        _compile(problem, pool)
+        if resume is None:
+            factors = starting_factors(X, problem, initial)
+            return problem, X, State(settings, tuple(factors), (Memory(),) * len(factors))
+        check_resumable(resume, settings, X.shape)
+        reason = stop_reason(settings.stop, resume.history, resume.calm)
+        return problem, X, replace(resume, settings=settings, stop_reason=reason)
+
+
+def _compile(problem: Problem, pool: Threads) -> None:
+    """Update a 1 × 1 factor of the first and of the last mode, so that the clock never counts a compiler."""
+    one = np.ones((1, 1))
+    for mode in (0, len(problem.alpha) - 1):
+        problem.method.update(one, problem.block(mode, one, one, pool), Memory())
+
+
+def _next(X: Tensor, problem: Problem, state: State, pool: Threads) -> State:
+    """One iteration: a sweep, repeated without extrapolation if the objective rose, then judged."""
+    method, history = problem.method, state.history
+    with single_threaded_blas():
+        started = time.perf_counter()
+        head = X.head(state.factors)
+        step = _sweep(X, problem, state, head, method.update, pool)
+        seconds = time.perf_counter() - started
+        score = measure(X, problem, step.factors, step.squared_error)
+        if method.fallback is not None and history and score.objective > history.objective[-1] + ROSE * X.norm**2:
+            started = time.perf_counter()
+            step = _sweep(X, problem, state, head, method.fallback, pool)
+            seconds += time.perf_counter() - started
+            score = measure(X, problem, step.factors, step.squared_error)
+    return _judged(state, step, score, state.seconds + seconds)
+
+
+def _sweep(X: Tensor, problem: Problem, state: State, head: Array, update: Update, pool: Threads) -> Step:
+    """Every mode in turn: form its block from the freshest factors, update its factor."""
+    factors, memory = list(state.factors), list(state.memory)
+    grams = [gram(A) for A in factors]
+    for mode, M in X.sweep(factors, head):
+        G = hadamard(grams[:mode] + grams[mode + 1 :])
+        block = problem.block(mode, G, M, pool)
+        A = factors[mode].astype(np.float64, copy=False)
+        for _ in range(problem.settings.inner_passes):
+            A, memory[mode] = update(A, block, memory[mode])
+        factors[mode] = A.astype(X.dtype, copy=False)
+        grams[mode] = gram(factors[mode])
+    error = squared_error(X.norm, factors[mode], M, grams[mode], G)
+    if problem.settings.rescale:
+        factors, memory = _rescaled(problem, factors, memory)
+    return Step(factors, memory, error)
+
+
+def _rescaled(problem: Problem, factors: list[Array], memory: list[Memory]) -> tuple[list[Array], list[Memory]]:
+    scales = best_scales(problem, factors)
+    factors = [(A * s).astype(A.dtype, copy=False) for A, s in zip(factors, scales, strict=True)]
+    memory = [
+        replace(kept, previous=None if kept.previous is None else kept.previous * s)
+        for kept, s in zip(memory, scales, strict=True)
+    ]
+    return factors, memory
+
+
+def _judged(state: State, step: Step, score: Score, seconds: float) -> State:
+    stop = state.settings.stop
+    history = state.history.plus(score.objective, score.relative_error, seconds)
+    calm = state.calm + 1 if is_calm(stop, history) else 0
+    return State(
+        settings=state.settings,
+        factors=tuple(step.factors),
+        memory=tuple(step.memory),
+        history=history,
+        calm=calm,
+        stop_reason=stop_reason(stop, history, calm),
+    )

@@ -1,0 +1,56 @@
+"""Coordinate descent over the columns of a factor: one HALS pass."""
+
+import numpy as np
+
+from solvers.arrays import Float64
+from solvers.kernels.compiled import compiled
+
+
+@compiled
+def rows_by_column(A: Float64, C: Float64, Q: Float64, out: Float64) -> None:
+    """a_r ← [a_r + (C_r − A Q_r) / Q_rr]₊ for r = 1 … R. Rows do not meet, so each goes through all columns at once."""
+    rank = Q.shape[0]
+    gradient = np.empty(rank)
+    for i in range(A.shape[0]):
+        gradient[:] = -C[i]
+        for r in range(rank):
+            out[i, r] = A[i, r]
+            for s in range(rank):
+                gradient[s] += A[i, r] * Q[r, s]
+        for r in range(rank):
+            before = out[i, r]
+            # A vanished component (Q_rr = 0) is flat, or falls towards zero.
+            downhill = gradient[r] / Q[r, r] if Q[r, r] > 0 else (before if gradient[r] > 0 else 0.0)
+            after = max(0.0, before - downhill)
+            if after != before:
+                out[i, r] = after
+                for s in range(rank):
+                    gradient[s] += (after - before) * Q[r, s]
+
+
+@compiled
+def normalised_columns(A: Float64, Q: Float64, C: Float64) -> Float64:
+    """The same, each column scaled to unit length before the next is updated. A column that vanished stays zero."""
+    rank = Q.shape[0]
+    columns = np.ascontiguousarray(A.T)
+    descent = np.ascontiguousarray(C.T)
+    for r in range(rank):
+        for s in range(rank):
+            for i in range(columns.shape[1]):
+                descent[r, i] -= Q[r, s] * columns[s, i]
+    for r in range(rank):
+        column = columns[r].copy()
+        squared = 0.0
+        for i in range(len(column)):
+            if Q[r, r] > 0:
+                column[i] = max(0.0, column[i] + descent[r, i] / Q[r, r])
+            elif descent[r, i] < 0:
+                column[i] = 0.0
+            squared += column[i] * column[i]
+        if squared > 0:
+            column /= np.sqrt(squared)
+        for s in range(r + 1, rank):
+            for i in range(len(column)):
+                descent[s, i] -= Q[s, r] * (column[i] - columns[r, i])
+        columns[r] = column
+    return columns.T.copy()

@@ -1,0 +1,16 @@
+"""How every kernel is compiled."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from numba import njit
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+
+def compiled(kernel: Kernel) -> Kernel:
+    """Compile on the first call, without the interpreter's lock; keep the machine code where a folder allows it."""
+    try:
+        return cast(Kernel, njit(nogil=True, cache=True)(kernel))
+    except RuntimeError:  # neither the package's folder nor the user's cache can be written
+        return cast(Kernel, njit(nogil=True)(kernel))

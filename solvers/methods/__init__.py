@@ -1,0 +1,60 @@
+"""The registry: one line names a method and states its promises. A new method is one file and one line here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from solvers.arrays import Float64
+from solvers.block import Block, Memory
+from solvers.methods import als, anls_as, anls_bpp, apg, hals, mu
+
+Penalty: TypeAlias = Literal["l1", "l1_squared"]
+Option: TypeAlias = Literal["inner_passes", "normalise", "delta_omega"]
+Update: TypeAlias = Callable[[Float64, Block, Memory], tuple[Float64, Memory]]
+Start: TypeAlias = Callable[[Float64, bool], Float64]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method: a pure update of one mode's factor, and what it promises."""
+
+    title: str
+    update: Update
+    penalty: Penalty  # the paper's own, used when none is asked for
+    monotone: bool  # the objective never rises from one iteration to the next
+    exact: bool  # the block's minimiser is found, if its Gram is positive definite
+    options: frozenset[Option] = frozenset()
+    fallback: Update | None = None  # repeats a sweep in which the objective rose
+    start: Start | None = None  # what the method needs of its starting factors
+
+
+def _options(*names: Option) -> frozenset[Option]:
+    return frozenset(names)
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "mu": Method(
+            "Multiplicative update", mu.update, "l1", monotone=True, exact=False,
+            options=_options("inner_passes"), start=mu.start,
+        ),
+        "als": Method("Alternating least squares", als.update, "l1", monotone=False, exact=False),
+        "hals": Method(
+            "Hierarchical alternating least squares", hals.update, "l1", monotone=True, exact=False,
+            options=_options("inner_passes", "normalise"),
+        ),
+        "apg": Method(
+            "Alternating proximal gradient", apg.update, "l1", monotone=True, exact=False,
+            options=_options("inner_passes", "delta_omega"), fallback=apg.plain,
+        ),
+        "anls-as": Method(
+            "Alternating nonnegative least squares, active set", anls_as.update, "l1_squared",
+            monotone=True, exact=True,
+        ),
+        "anls-bpp": Method(
+            "Alternating nonnegative least squares, block principal pivoting", anls_bpp.update, "l1_squared",
+            monotone=True, exact=True,
+        ),
+    }
+)  # fmt: skip

@@ -1,0 +1,22 @@
+"""Multiplicative update (the paper's Algorithm 1)."""
+
+import numpy as np
+
+from solvers.arrays import Float64
+from solvers.block import Block, Memory
+
+# Added to a random start, as in the paper: a multiplicative update can never leave zero.
+EPSILON = 1e-6
+# No entry falls below: denormal numbers are slow, and an exact zero would be final.
+FLOOR = 1e-30
+
+
+def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
+    """A ← A ∗ M / (A Q + β). A vanished component has 0 / 0 here, and stays at the floor."""
+    denominator = A @ block.Q + block.beta
+    return np.maximum(A * (block.M / np.maximum(denominator, FLOOR * FLOOR)), FLOOR), memory
+
+
+def start(A: Float64, drawn: bool) -> Float64:
+    """A random start gets ε added; factors that were given only have their exact zeros lifted."""
+    return A + EPSILON if drawn else np.where(A == 0, EPSILON, A)

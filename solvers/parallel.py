@@ -1,0 +1,83 @@
+"""Threads that do not change the bits.
+
+Work is cut by its shape alone, never by the number of threads; every piece is one single-threaded call that writes
+its own part of the output. So the same input gives the same bits for any number of threads.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import cache
+from itertools import pairwise
+from types import TracebackType
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from solvers.arrays import Float64
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+RowKernel: TypeAlias = Callable[[Float64, Float64, Float64, Float64], None]
+
+# Rows that a kernel takes at a time: a fraction of a millisecond of work.
+ROWS = 64
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    return ThreadpoolController().select(user_api="blas")
+
+
+def single_threaded_blas() -> AbstractContextManager[object]:
+    """Threaded BLAS cuts a product by its thread count, and the cut shows in the last bits."""
+    limit: AbstractContextManager[object] = _blas().limit(limits=1)
+    return limit
+
+
+def available_cores() -> int:
+    """Cores this process may use: a container or `taskset` often grants fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def slabs(length: int, pieces: int) -> Iterator[slice]:
+    """Cut `range(length)` into at most `pieces` nearly equal slices."""
+    pieces = max(1, min(pieces, length))
+    edges = [length * piece // pieces for piece in range(pieces + 1)]
+    return (slice(start, stop) for start, stop in pairwise(edges))
+
+
+class Threads:
+    """A pool of `count` threads; one thread means the caller's own."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = available_cores() if count is None else count
+        self._pool = ThreadPoolExecutor(self.count, "solver") if self.count > 1 else None
+
+    def each(self, work: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
+        """The outcomes in the order of the items, however the threads took turns."""
+        return list(map(work, items) if self._pool is None else self._pool.map(work, items))
+
+    def over_rows(self, kernel: RowKernel, A: Float64, C: Float64, Q: Float64) -> Float64:
+        """Run a compiled kernel that writes rows of its last argument from rows of A and C."""
+        out = np.empty_like(C)
+
+        def piece(rows: slice) -> None:
+            kernel(A[rows], C[rows], Q, out[rows])
+
+        self.each(piece, slabs(len(C), -(-len(C) // ROWS)))
+        return out
+
+    def __enter__(self) -> "Threads":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()

@@ -1,0 +1,67 @@
+"""What a run gives back."""
+
+from dataclasses import dataclass
+
+from solvers.arrays import Array, Float64
+from solvers.metrics import NonzeroComponents, Sparsity, nonzero_components, sparsity, weights
+from solvers.problem import resolve
+from solvers.settings import Settings
+from solvers.state import History, State, StopReason
+
+
+@dataclass(frozen=True)
+class Result:
+    """The factors of ⟦A¹…Aᴺ⟧ and how they came about. `warnings` says what a reader of the factors should know."""
+
+    settings: Settings
+    factors: list[Array]
+    history: History
+    stop_reason: StopReason
+    weights: Float64
+    sparsity: Sparsity
+    nonzero_components: NonzeroComponents
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def of(cls, state: State) -> "Result":
+        """The result of a run at a state after which nothing more is computed."""
+        if state.stop_reason is None:
+            raise ValueError("the run goes on: take its last state, or state.cancelled()")
+        factors = list(state.factors)
+        threshold = state.settings.sparsity_threshold
+        alive = nonzero_components(factors, threshold)
+        advice = resolve(state.settings, len(factors)).advice()
+        if alive.all_modes == 0:
+            advice.append(
+                "every component is zero: the penalty outweighs the tensor; lower beta, or scale the tensor up"
+            )
+        return cls(
+            settings=state.settings,
+            factors=factors,
+            history=state.history,
+            stop_reason=state.stop_reason,
+            weights=weights(factors),
+            sparsity=sparsity(factors, threshold),
+            nonzero_components=alive,
+            warnings=tuple(advice),
+        )
+
+    @property
+    def objective(self) -> float:
+        return self.history.objective[-1]
+
+    @property
+    def relative_error(self) -> float:
+        return self.history.relative_error[-1]
+
+    @property
+    def fit(self) -> float:
+        return 1 - self.relative_error
+
+    @property
+    def iterations(self) -> int:
+        return len(self.history)
+
+    @property
+    def seconds(self) -> float:
+        return self.history.seconds[-1]

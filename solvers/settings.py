@@ -1,0 +1,122 @@
+"""The one schema of what may be asked of the solvers."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
+
+from solvers.door import Precision
+from solvers.methods import METHODS, Penalty
+
+Criterion: TypeAlias = Literal["relative_error", "objective", "relative_objective"]
+Init: TypeAlias = Literal["random", "random_scaled", "nndsvd"]
+NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PerMode: TypeAlias = NotNegative | tuple[NotNegative, ...]
+
+RECOMMENDED: Mapping[str, Any] = {
+    "method": "anls-bpp",
+    "penalty": "l1",
+    "rescale": True,
+    "init": "random_scaled",
+    "stop": {"criterion": "relative_objective", "tolerance": 1e-6, "patience": 5},
+}
+
+
+def _known_method(name: str) -> str:
+    if name not in METHODS:
+        raise ValueError(f"unknown method {name!r}; choose one of {', '.join(METHODS)}")
+    return name
+
+
+MethodName: TypeAlias = Annotated[
+    str, AfterValidator(_known_method), WithJsonSchema({"type": "string", "enum": list(METHODS)})
+]
+
+
+class Stop(BaseModel):
+    """When to stop. The defaults are the paper's; tolerances are absolute unless the criterion says relative."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    criterion: Criterion = Field("relative_error", description="whose change from one iteration to the next counts")
+    tolerance: NotNegative = Field(1e-8, description="stop when the change is below; 0 never stops by change")
+    patience: int = Field(1, ge=1, description="on that many consecutive iterations")
+    max_iterations: int = Field(10_000, ge=1, description="stop after that many iterations")
+    max_seconds: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="stop after that much computing time; null for no limit"
+    )
+
+
+class Settings(BaseModel):
+    """One decomposition. With only rank and method given, everything is as in the paper."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rank: int = Field(ge=1, description="number of components R")
+    method: MethodName = Field(description="one of the six methods")
+    alpha: PerMode = Field(1e-6, description="weight of ½‖Aⁿ‖², one for all modes or one per mode")
+    beta: PerMode = Field(0.0, description="weight of the sparsity penalty, one for all modes or one per mode")
+    penalty: Penalty | None = Field(
+        None, description="l1: β‖Aⁿ‖₁; l1_squared: β/2 Σ‖row‖₁²; null: the method's own of the paper"
+    )
+    seed: int = Field(0, ge=0, description="seed of the starting factors")
+    init: Init = Field(
+        "random",
+        description="random: max(0, randn); random_scaled: the same, fitted in size; nndsvd: from singular vectors",
+    )
+    precision: Precision | None = Field(
+        None, description="of the tensor products; null: the tensor's own if it is floating, else float64"
+    )
+    rescale: bool = Field(False, description="balance the scale of each component over the modes after every sweep")
+    inner_passes: int = Field(1, ge=1, description="updates of a mode per sweep (mu, hals, apg)")
+    normalise: bool | None = Field(
+        None, description="hals: unit columns in all modes but the last; null: yes, as in the paper, unless rescaled"
+    )
+    delta_omega: float | None = Field(
+        None, ge=0, lt=1, description="apg: bound on the extrapolation weight; null: 0.9999"
+    )
+    sparsity_threshold: NotNegative = Field(1e-3, description="entries below count as zero")
+    stop: Stop = Stop()
+    preset: Literal["recommended"] | None = Field(
+        None, description="recommended: fills every field that is left out with the setting we stand behind"
+    )
+
+    @classmethod
+    def recommended(cls, rank: int, **fields: Any) -> Self:
+        """The setting we stand behind; any field given wins over it."""
+        return cls.model_validate({"preset": "recommended", "rank": rank, **fields})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_preset(cls, fields: Any) -> Any:
+        if not isinstance(fields, Mapping) or fields.get("preset") != "recommended":
+            return fields
+        filled = {**RECOMMENDED, **fields}
+        if isinstance(filled["stop"], Mapping):
+            filled["stop"] = {**RECOMMENDED["stop"], **filled["stop"]}
+        return filled
+
+    @field_validator("inner_passes", "normalise", "delta_omega")
+    @classmethod
+    def _belongs_to_method(cls, value: Any, field: ValidationInfo) -> Any:
+        method, option = field.data.get("method"), field.field_name
+        if method is None or value == cls.model_fields[str(option)].default or option in METHODS[method].options:
+            return value
+        owners = ", ".join(name for name, known in METHODS.items() if option in known.options)
+        raise ValueError(f"does not belong to {method}; leave it out, or choose one of {owners}")
+
+    @field_validator("normalise")
+    @classmethod
+    def _scale_is_fixed_once(cls, value: bool | None, field: ValidationInfo) -> bool | None:
+        if value and field.data.get("rescale"):
+            raise ValueError("fixes the scale that rescale moves; leave one of the two out")
+        return value

@@ -1,0 +1,107 @@
+"""The state of a run after a sweep: a value that can be saved, sent and resumed."""
+
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from solvers.arrays import Array
+from solvers.block import Memory
+from solvers.errors import InvalidInput
+from solvers.settings import Settings
+
+StopReason: TypeAlias = Literal["tolerance", "max_iterations", "max_seconds", "cancelled"]
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class History:
+    """One entry per iteration, the first after the first sweep. `seconds` is the computing time up to then."""
+
+    objective: tuple[float, ...] = ()
+    relative_error: tuple[float, ...] = ()
+    seconds: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.objective)
+
+    def plus(self, objective: float, relative_error: float, seconds: float) -> "History":
+        return History((*self.objective, objective), (*self.relative_error, relative_error), (*self.seconds, seconds))
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything the next sweep depends on. `stop_reason` is None while the run goes on."""
+
+    settings: Settings
+    factors: tuple[Array, ...]
+    memory: tuple[Memory, ...]
+    history: History = History()
+    calm: int = 0  # consecutive iterations with a change below the tolerance
+    stop_reason: StopReason | None = None
+
+    @property
+    def iteration(self) -> int:
+        return len(self.history)
+
+    @property
+    def seconds(self) -> float:
+        return self.history.seconds[-1] if self.history.seconds else 0.0
+
+    def cancelled(self) -> "State":
+        """The same, ended by the caller; a run that has ended already keeps its own reason."""
+        return replace(self, stop_reason=self.stop_reason or "cancelled")
+
+    def to_bytes(self) -> bytes:
+        """As an `.npz` file without pickles: restored anywhere, it goes on to the same bits."""
+        arrays: dict[str, Any] = {f"A{mode}": A for mode, A in enumerate(self.factors, start=1)}
+        for mode, memory in enumerate(self.memory, start=1):
+            if memory.previous is not None:
+                arrays[f"previous{mode}"] = memory.previous
+        for column in ("objective", "relative_error", "seconds"):
+            arrays[column] = np.array(getattr(self.history, column))
+        header = {
+            "format": FORMAT,
+            "settings": self.settings.model_dump(mode="json"),
+            "numbers": [dict(memory.numbers) for memory in self.memory],
+            "calm": self.calm,
+            "stop_reason": self.stop_reason,
+        }
+        arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "State":
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            header = json.loads(arrays["header"].tobytes())
+            if header["format"] != FORMAT:
+                remedy = "resume it with the version that saved it"
+                raise InvalidInput("state", f"has format {header['format']}, not {FORMAT}", remedy)
+            modes = range(1, len(header["numbers"]) + 1)
+            return cls(
+                settings=Settings.model_validate(header["settings"]),
+                factors=tuple(arrays[f"A{mode}"] for mode in modes),
+                memory=tuple(
+                    Memory(arrays.get(f"previous{mode}"), numbers)
+                    for mode, numbers in zip(modes, header["numbers"], strict=True)
+                ),
+                history=History(
+                    *(tuple(arrays[column].tolist()) for column in ("objective", "relative_error", "seconds"))
+                ),
+                calm=header["calm"],
+                stop_reason=header["stop_reason"],
+            )
+
+
+def check_resumable(state: State, settings: Settings, shape: Sequence[int]) -> None:
+    """A run may go on with other stopping rules, but with nothing else changed."""
+    lengths = tuple(len(A) for A in state.factors)
+    if lengths != tuple(shape):
+        raise InvalidInput("resume", f"was saved for a tensor of shape {lengths}", "pass the tensor it belongs to")
+    if state.settings.model_copy(update={"stop": settings.stop}) != settings:
+        raise InvalidInput("resume", "was saved under other settings", "change nothing but stop")

@@ -1,0 +1,82 @@
+"""Tensors with known factors: the paper's generators, for any shape, and the kind of its EEG tensors."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solvers.arrays import Float64, khatri_rao
+from solvers.tensor import split_point
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """A tensor and the factors it was made of, before the noise."""
+
+    tensor: Float64
+    factors: list[Float64]
+
+
+def sparse_signals(length: int, channels: int, random: np.random.Generator) -> Float64:
+    """Nonnegative signals in columns, most entries zero: a few short bumps each, of random place and height."""
+    time = np.arange(length)[:, None]
+    width = max(1.0, length / 200)
+    signals = np.zeros((length, channels))
+    for channel in range(channels):
+        centres = random.uniform(0, length, size=5)
+        heights = random.uniform(0.2, 1.0, size=5)
+        widths = random.uniform(width, 3 * width, size=5)
+        bumps = heights * np.maximum(0.0, 1 - np.square((time - centres) / widths))
+        bumps[min(length - 1, int(centres[0])), 0] = heights[0]  # no channel is empty, however short
+        signals[:, channel] = bumps.max(axis=1)
+    return signals
+
+
+def planted(shape: Sequence[int] = (1000, 100, 100), rank: int = 10, snr_db: float = 40.0, seed: int = 0) -> Synthetic:
+    """The paper's synthetic tensor of any order: sparse signals in mode 1, uniform random factors in the others."""
+    random = np.random.default_rng(seed)
+    factors = [sparse_signals(shape[0], rank, random), *(random.random((length, rank)) for length in shape[1:])]
+    return Synthetic(_with_noise(_model(factors), 10 ** (-snr_db / 20), random), factors)
+
+
+def evoked(shape: Sequence[int] = (9, 71, 60, 42), rank: int = 20, noise: float = 0.1, seed: int = 0) -> Synthetic:
+    """The kind of the paper's EEG tensors: channel × frequency × time × subject, with smooth blobs in all but the last.
+
+    `noise` is its norm relative to the signal's. For the third-order form, `merge_modes` joins frequency and time.
+    """
+    random = np.random.default_rng(seed)
+    factors = [_blobs(length, rank, random) for length in shape[:-1]]
+    factors.append(random.random((shape[-1], rank)))
+    return Synthetic(_with_noise(_model(factors), noise, random), factors)
+
+
+def merge_modes(synthetic: Synthetic, mode: int) -> Synthetic:
+    """The same entries with `mode` and the next one (numbered from 0) joined to one: a view of the tensor."""
+    factors, shape = synthetic.factors, synthetic.tensor.shape
+    joined = (*shape[:mode], shape[mode] * shape[mode + 1], *shape[mode + 2 :])
+    both = np.ascontiguousarray(khatri_rao(factors[mode : mode + 2]).T, np.float64)
+    return Synthetic(synthetic.tensor.reshape(joined), [*factors[:mode], both, *factors[mode + 2 :]])
+
+
+def _blobs(length: int, rank: int, random: np.random.Generator) -> Float64:
+    """One smooth bump per column."""
+    position = np.arange(length)[:, None] / length
+    centres, widths = random.uniform(0, 1, rank), random.uniform(0.05, 0.25, rank)
+    return np.exp(-np.square((position - centres) / widths) / 2)
+
+
+def _model(factors: Sequence[Float64]) -> Float64:
+    shape = [len(A) for A in factors]
+    cut = split_point(shape)
+    product: Float64 = khatri_rao(factors[:cut]).T @ khatri_rao(factors[cut:])
+    return product.reshape(shape)
+
+
+def _with_noise(tensor: Float64, level: float, random: np.random.Generator) -> Float64:
+    """Add max(0, randn), scaled to `level` times the tensor's norm. Changes and returns the tensor it is given."""
+    noise = random.standard_normal(tensor.shape)
+    np.maximum(noise, 0.0, out=noise)
+    noise *= level * float(np.linalg.norm(tensor)) / math.sqrt(float(np.vdot(noise, noise)))
+    tensor += noise
+    return tensor
