@@ -1,7 +1,7 @@
 """One mode's subproblem, as a method sees it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from solvers.arrays import Float64
 from solvers.parallel import Threads
@@ -34,3 +34,6 @@ class Memory:
 
     previous: Float64 | None = None
     numbers: Mapping[str, float] = field(default_factory=dict)
+
+    def scaled(self, scale: Float64) -> "Memory":
+        return self if self.previous is None else replace(self, previous=self.previous * scale)

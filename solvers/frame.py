@@ -17,12 +17,12 @@ from solvers.methods import Update
 from solvers.objective import Score, measure, squared_error
 from solvers.parallel import Threads, single_threaded_blas
 from solvers.problem import Problem, resolve
-from solvers.rescale import best_scales
+from solvers.rescale import rescaled
 from solvers.result import Result
 from solvers.settings import Settings
 from solvers.start import starting_factors
 from solvers.state import State, check_resumable
-from solvers.stopping import is_calm, stop_reason
+from solvers.stopping import stop_reason
 from solvers.tensor import Tensor
 
 # The objective of a fit near rounding rises and falls by this share of ‖X‖²: no reason to repeat a sweep.
@@ -87,8 +87,8 @@ def _begin(
         if resume is None:
             factors = starting_factors(X, problem, initial)
             return problem, X, State(settings, tuple(factors), (Memory(),) * len(factors))
-        check_resumable(resume, settings, X.shape)
-        reason = stop_reason(settings.stop, resume.history, resume.calm)
+        check_resumable(resume, settings, X.shape, initial)
+        reason = stop_reason(settings.stop, resume.history)
         return problem, X, replace(resume, settings=settings, stop_reason=reason)
 
 
@@ -130,29 +130,11 @@ def _sweep(X: Tensor, problem: Problem, state: State, head: Array, update: Updat
         grams[mode] = gram(factors[mode])
     error = squared_error(X.norm, factors[mode], M, grams[mode], G)
     if problem.settings.rescale:
-        factors, memory = _rescaled(problem, factors, memory)
+        factors, memory = rescaled(problem, factors, memory)
     return Step(factors, memory, error)
 
 
-def _rescaled(problem: Problem, factors: list[Array], memory: list[Memory]) -> tuple[list[Array], list[Memory]]:
-    scales = best_scales(problem, factors)
-    factors = [(A * s).astype(A.dtype, copy=False) for A, s in zip(factors, scales, strict=True)]
-    memory = [
-        replace(kept, previous=None if kept.previous is None else kept.previous * s)
-        for kept, s in zip(memory, scales, strict=True)
-    ]
-    return factors, memory
-
-
 def _judged(state: State, step: Step, score: Score, seconds: float) -> State:
-    stop = state.settings.stop
     history = state.history.plus(score.objective, score.relative_error, seconds)
-    calm = state.calm + 1 if is_calm(stop, history) else 0
-    return State(
-        settings=state.settings,
-        factors=tuple(step.factors),
-        memory=tuple(step.memory),
-        history=history,
-        calm=calm,
-        stop_reason=stop_reason(stop, history, calm),
-    )
+    reason = stop_reason(state.settings.stop, history)
+    return State(state.settings, tuple(step.factors), tuple(step.memory), history, reason)

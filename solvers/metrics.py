@@ -83,7 +83,7 @@ def factor_match_score(
         cosines = cosines * (1 - np.abs(w - v) / np.maximum(np.maximum(w, v), np.finfo(float).tiny))
     rows, columns = linear_sum_assignment(cosines, maximize=True)
     ours, theirs = cosines.shape
-    ranks = {"true": theirs, "larger": max(ours, theirs), "smaller": min(ours, theirs)}
+    ranks: dict[str, int] = {"true": theirs, "larger": max(ours, theirs), "smaller": min(ours, theirs)}
     return float(cosines[rows, columns].sum()) / ranks[divisor]
 
 

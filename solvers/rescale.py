@@ -9,11 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from solvers.arrays import Array, Float64
+from solvers.block import Memory
 from solvers.problem import Problem
 
 # Newton's steps double the digits; a handful is enough from any start.
 NEWTON_STEPS = 50
 CONVERGED = 1e-12
+# A column of a smaller squared norm is as good as zero, and its products underflow.
+VANISHED = 1e-100
 
 
 def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
@@ -24,7 +27,7 @@ def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
     if not (alpha + beta).all():  # all scale would run to the mode without a penalty, and never arrive
         return scales
     squares = np.array([np.square(A).sum(axis=0) for A in exact])
-    alive = squares.all(axis=0)
+    alive = (squares > VANISHED).all(axis=0)
     if not problem.squared:
         sums = np.array([A.sum(axis=0) for A in exact])
         scales[:, alive] = _balance(alpha[:, None] * squares[:, alive], beta[:, None] * sums[:, alive])
@@ -36,6 +39,15 @@ def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
         rows = [row + (s - 1) * A[:, r] for A, row, s in zip(exact, rows, scale, strict=True)]
         scales[:, r] = scale
     return scales
+
+
+def rescaled(problem: Problem, factors: Sequence[Array], memory: Sequence[Memory]) -> tuple[list[Array], list[Memory]]:
+    """The factors at their best scales; what a method remembers of earlier factors is scaled along."""
+    scales = best_scales(problem, factors)
+    return (
+        [(A * s).astype(A.dtype, copy=False) for A, s in zip(factors, scales, strict=True)],
+        [kept.scaled(s) for kept, s in zip(memory, scales, strict=True)],
+    )
 
 
 def _balance(p: Float64, q: Float64) -> Float64:

@@ -7,7 +7,9 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
@@ -20,7 +22,16 @@ from solvers.methods import METHODS, Penalty
 Criterion: TypeAlias = Literal["relative_error", "objective", "relative_objective"]
 Init: TypeAlias = Literal["random", "random_scaled", "nndsvd"]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-PerMode: TypeAlias = NotNegative | tuple[NotNegative, ...]
+
+
+def _form(value: object) -> str:
+    return "per_mode" if isinstance(value, list | tuple) else "number"
+
+
+# A discriminator, so that a bad entry is reported once and not for each form it might have had.
+PerMode: TypeAlias = Annotated[
+    Annotated[NotNegative, Tag("number")] | Annotated[tuple[NotNegative, ...], Tag("per_mode")], Discriminator(_form)
+]
 
 RECOMMENDED: Mapping[str, Any] = {
     "method": "anls-bpp",

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -40,7 +41,6 @@ class State:
     factors: tuple[Array, ...]
     memory: tuple[Memory, ...]
     history: History = History()
-    calm: int = 0  # consecutive iterations with a change below the tolerance
     stop_reason: StopReason | None = None
 
     @property
@@ -67,7 +67,6 @@ class State:
             "format": FORMAT,
             "settings": self.settings.model_dump(mode="json"),
             "numbers": [dict(memory.numbers) for memory in self.memory],
-            "calm": self.calm,
             "stop_reason": self.stop_reason,
         }
         arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
@@ -77,29 +76,32 @@ class State:
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "State":
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+                arrays = dict(stored)
             header = json.loads(arrays["header"].tobytes())
-            if header["format"] != FORMAT:
-                remedy = "resume it with the version that saved it"
-                raise InvalidInput("state", f"has format {header['format']}, not {FORMAT}", remedy)
-            modes = range(1, len(header["numbers"]) + 1)
-            return cls(
-                settings=Settings.model_validate(header["settings"]),
-                factors=tuple(arrays[f"A{mode}"] for mode in modes),
-                memory=tuple(
-                    Memory(arrays.get(f"previous{mode}"), numbers)
-                    for mode, numbers in zip(modes, header["numbers"], strict=True)
-                ),
-                history=History(
-                    *(tuple(arrays[column].tolist()) for column in ("objective", "relative_error", "seconds"))
-                ),
-                calm=header["calm"],
-                stop_reason=header["stop_reason"],
-            )
+        except (BadZipFile, OSError, EOFError, KeyError, ValueError) as fault:
+            raise InvalidInput("state", "is damaged", "resume from an older one") from fault
+        if header["format"] != FORMAT:
+            remedy = "resume it with the version that saved it"
+            raise InvalidInput("state", f"has format {header['format']}, not {FORMAT}", remedy)
+        modes = range(1, len(header["numbers"]) + 1)
+        return cls(
+            settings=Settings.model_validate(header["settings"]),
+            factors=tuple(arrays[f"A{mode}"] for mode in modes),
+            memory=tuple(
+                Memory(arrays.get(f"previous{mode}"), numbers)
+                for mode, numbers in zip(modes, header["numbers"], strict=True)
+            ),
+            history=History(*(tuple(arrays[column].tolist()) for column in ("objective", "relative_error", "seconds"))),
+            stop_reason=header["stop_reason"],
+        )
 
 
-def check_resumable(state: State, settings: Settings, shape: Sequence[int]) -> None:
+def check_resumable(state: State, settings: Settings, shape: Sequence[int], initial: object) -> None:
     """A run may go on with other stopping rules, but with nothing else changed."""
+    if initial is not None:
+        raise InvalidInput("initial", "is given together with resume", "give one of the two")
     lengths = tuple(len(A) for A in state.factors)
     if lengths != tuple(shape):
         raise InvalidInput("resume", f"was saved for a tensor of shape {lengths}", "pass the tensor it belongs to")

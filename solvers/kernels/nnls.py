@@ -79,18 +79,19 @@ def _active_set(
     for _ in range(10 * rank + 100):
         for _ in range(rank + 1):
             _solve_passive(Q, c, passive, trial, L, chosen)
-            step = 1.0
+            step, blocking = 1.0, -1
             for r in range(rank):
-                if passive[r] and trial[r] <= 0:
-                    step = min(step, x[r] / (x[r] - trial[r]) if x[r] > 0 else 0.0)
-            if step == 1.0:
+                if passive[r] and trial[r] < 0:
+                    ratio = x[r] / (x[r] - trial[r])
+                    if blocking < 0 or ratio < step:
+                        step, blocking = ratio, r
+            if blocking < 0:
                 x[:] = trial
                 break
             for r in range(rank):
                 if passive[r]:
-                    blocking = trial[r] <= 0 and x[r] <= step * (x[r] - trial[r])
-                    x[r] = 0.0 if blocking else x[r] + step * (trial[r] - x[r])
-                    passive[r] = x[r] > 0
+                    x[r] = 0.0 if r == blocking else max(0.0, x[r] + step * (trial[r] - x[r]))
+            passive[blocking] = False
         _gradient(Q, c, x, y)
         tolerance = _rounding(c, x)
         steepest = -1

@@ -1,0 +1,22 @@
+"""The benchmark tensors, always the same."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from solvers.arrays import Float64
+from solvers.synthetic import evoked, merge_modes, planted
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    rank: int
+    make: Callable[[], Float64]
+
+
+CASES = (
+    Case("W3", 20, lambda: planted((1000, 100, 100)).tensor),
+    Case("W4", 20, lambda: planted((1000, 100, 100, 5)).tensor),
+    Case("E3", 40, lambda: merge_modes(evoked((9, 71, 60, 42)), 1).tensor),
+    Case("E4", 40, lambda: evoked((9, 71, 60, 42)).tensor),
+)

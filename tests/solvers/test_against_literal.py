@@ -1,0 +1,80 @@
+"""Sweep by sweep, every method does what the paper's algorithm says."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from solvers import METHODS, Settings, sweeps
+from tests.solvers.literal import Literal, objective, relative_error
+from tests.solvers.problems import SHAPES, is_squared, per_mode, planted, start
+
+SWEEPS = 12
+# Rounding grows from sweep to sweep where a Gram is ill-conditioned; over twelve sweeps never beyond this.
+TOLERANCE = 1e-8
+# Where MU keeps the entries that the paper lets fall to zero.
+FLOOR = 1e-29
+
+PENALTIES = {
+    "unpenalised": {"alpha": 1e-6, "beta": 0.0},
+    "sparse": {"alpha": 1e-6, "beta": 0.3},
+    "per mode": {"alpha": (0.2, 1e-3, 0.5, 0.1, 0.3), "beta": (0.3, 0.1, 0.2, 0.05, 0.4)},
+    "large alpha": {"alpha": 2.0, "beta": 0.1},
+}
+
+
+def compare(X, fields):
+    settings = Settings(rank=4, stop={"max_iterations": SWEEPS, "tolerance": 0.0}, **fields)
+    initial = start(X.shape, 4)
+    alpha, beta = per_mode(settings.alpha, X.ndim), per_mode(settings.beta, X.ndim)
+    plain = Literal(
+        X,
+        [A.copy() for A in initial],
+        alpha,
+        beta,
+        is_squared(settings),
+        normalise=settings.normalise is not False,
+        delta_omega=settings.delta_omega or 0.9999,
+    )
+    expected = itertools.islice(plain.sweeps(settings.method), SWEEPS)
+    for state, factors in zip(sweeps(X, settings, initial=initial), expected, strict=True):
+        for ours, literal in zip(state.factors, factors, strict=True):
+            np.testing.assert_allclose(ours, literal, rtol=0, atol=TOLERANCE * np.abs(literal).max() + FLOOR)
+        assert state.history.objective[-1] == pytest.approx(
+            objective(X, factors, alpha, beta, is_squared(settings)), rel=1e-8
+        )
+        assert state.history.relative_error[-1] == pytest.approx(relative_error(X, factors), rel=1e-8)
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("order", SHAPES)
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_follows_the_papers_algorithm(method, order, penalty):
+    fields = {name: value[:order] if isinstance(value, tuple) else value for name, value in PENALTIES[penalty].items()}
+    compare(planted(order).tensor, {"method": method, **fields})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_other_penalty_follows_the_definition_too(method):
+    other = "l1" if METHODS[method].penalty == "l1_squared" else "l1_squared"
+    compare(planted(3).tensor, {"method": method, "penalty": other, "beta": 0.3})
+
+
+def test_hals_without_normalisation_keeps_the_norms():
+    compare(planted(3).tensor, {"method": "hals", "normalise": False, "beta": 0.3})
+
+
+def test_apg_bounds_its_extrapolation_by_delta_omega():
+    compare(planted(3).tensor, {"method": "apg", "delta_omega": 0.3})
+
+
+def test_apg_restarts_when_the_objective_rises():
+    """In 300 sweeps momentum overshoots now and then; the literal algorithm counts how often it had to restart."""
+    X = planted(3, snr_db=60).tensor
+    plain = Literal(X, start(X.shape, 4), (1e-6,) * 3, (0.0,) * 3)
+    for _ in itertools.islice(plain.sweeps("apg"), 300):
+        pass
+    assert plain.restarts > 0
+    settings = Settings(rank=4, method="apg", stop={"max_iterations": 300, "tolerance": 0.0})
+    *_, last = sweeps(X, settings, initial=start(X.shape, 4))
+    assert np.diff(last.history.objective).max() <= 1e-14 * np.sum(X**2)

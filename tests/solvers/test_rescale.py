@@ -1,0 +1,72 @@
+"""Rescaling finds the best scales: the model stays, the penalty is the smallest possible."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+
+from solvers import Settings
+from solvers.problem import resolve
+from solvers.rescale import best_scales
+from tests.solvers.literal import model
+from tests.solvers.problems import start
+
+weights = st.floats(1e-6, 10) | st.just(0.0)
+
+
+def problem(alpha, beta, penalty="l1"):
+    return resolve(Settings(rank=3, method="anls-bpp", alpha=alpha, beta=beta, penalty=penalty), len(alpha))
+
+
+def rescaled(asked, factors):
+    return [A * s for A, s in zip(factors, best_scales(asked, factors), strict=True)]
+
+
+@given(
+    alpha=st.tuples(weights, weights, weights),
+    beta=st.tuples(weights, weights, weights),
+    penalty=st.sampled_from(["l1", "l1_squared"]),
+    spread=st.floats(-6, 6),
+)
+def test_the_model_stays_and_the_penalty_never_rises(alpha, beta, penalty, spread):
+    asked = problem(alpha, beta, penalty)
+    factors = start((6, 5, 4), 3)
+    factors[0] *= 10.0**spread
+    after = rescaled(asked, factors)
+    np.testing.assert_allclose(model(after), model(factors), rtol=1e-10)
+    assert asked.penalty(after) <= asked.penalty(factors) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("alpha", [(0.0, 0.0, 0.0), (1e-6, 1e-6, 1e-6), (2.0, 0.1, 0.5)])
+@pytest.mark.parametrize("beta", [(0.5, 0.5, 0.5), (0.1, 2.0, 0.3)])
+def test_no_other_scales_are_better(alpha, beta):
+    asked = problem(alpha, beta)
+    factors = start((6, 5, 4), 1)
+
+    def penalty(free):
+        logs = np.append(free, -free.sum())
+        return asked.penalty([A * np.exp(s) for A, s in zip(factors, logs, strict=True)])
+
+    best = minimize(penalty, np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-10, "fatol": 1e-14}).fun
+    assert asked.penalty(rescaled(asked, factors)) == pytest.approx(best, rel=1e-9)
+
+
+def test_the_squared_penalty_settles_after_a_few_rounds():
+    """Its components share their rows, so one round goes over them in turn; further rounds must gain less and less."""
+    asked = problem((0.01,) * 3, (0.5,) * 3, "l1_squared")
+    factors = start((6, 5, 4), 3)
+    values = [asked.penalty(factors)]
+    for _ in range(30):
+        factors = rescaled(asked, factors)
+        values.append(asked.penalty(factors))
+    assert (np.diff(values) <= 1e-12).all()
+    assert abs(values[-1] - values[-2]) < 1e-9 * values[-1]
+
+
+def test_a_vanished_component_and_a_free_mode_are_left_alone():
+    factors = start((6, 5, 4), 3)
+    factors[1][:, 2] = 0
+    scales = best_scales(problem((0.1,) * 3, (0.5,) * 3), factors)
+    assert (scales[:, 2] == 1).all()
+    assert (best_scales(problem((0.0,) * 3, (0.5, 0.0, 0.5)), factors) == 1).all()

@@ -1,0 +1,74 @@
+"""Starting factors: drawn from the seed alone, never dead, and of the right size where asked."""
+
+import numpy as np
+import pytest
+
+from solvers import Settings, sweeps, synthetic
+from solvers.door import admit
+from solvers.parallel import Threads
+from solvers.problem import resolve
+from solvers.start import starting_factors
+from tests.solvers.literal import model, relative_error, unfold
+from tests.solvers.problems import planted, start
+
+
+def drawn(X, **fields):
+    with Threads(1) as threads:
+        asked = resolve(Settings(**{"rank": 4, "method": "hals", **fields}), X.ndim)
+        return starting_factors(admit(X, None, threads), asked, fields.get("initial"))
+
+
+X = planted(3).tensor
+
+
+def test_random_is_the_papers_half_normal():
+    random = np.random.default_rng(7)
+    shape = (30, 20, 10)
+    for A, length in zip(drawn(np.ones(shape), seed=7), shape, strict=True):
+        assert (A == np.maximum(0, random.standard_normal((length, 4)))).all()
+
+
+def test_no_component_is_dead_from_the_start():
+    for seed in range(20):
+        assert all(A.any(axis=0).all() for A in drawn(np.ones((2, 1, 3)), seed=seed))
+
+
+@pytest.mark.parametrize("init", ["random_scaled", "nndsvd"])
+def test_a_scaled_start_has_the_best_size(init):
+    factors = drawn(X, init=init)
+    guess = model(factors)
+    assert np.vdot(X, guess) / np.vdot(guess, guess) == pytest.approx(1.0, rel=1e-9)
+    assert relative_error(X, factors) < 1
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_nndsvd_follows_the_singular_vectors(mode):
+    """The first vector of a nonnegative unfolding is nonnegative, so its column is that vector."""
+    A = drawn(X, init="nndsvd")[mode]
+    first = np.linalg.svd(unfold(X, mode))[0][:, 0]
+    cosine = A[:, 0] @ np.abs(first) / np.linalg.norm(A[:, 0])
+    assert cosine == pytest.approx(1.0, abs=1e-6)
+
+
+def test_nndsvd_of_a_long_mode_uses_a_few_passes_and_comes_close():
+    made = synthetic.planted((300, 12, 10), 5, snr_db=40)
+    A = drawn(made.tensor, rank=5, init="nndsvd")[0]
+    U, _, _ = np.linalg.svd(unfold(made.tensor, 0), full_matrices=False)
+    cosine = A[:, 0] @ np.abs(U[:, 0]) / np.linalg.norm(A[:, 0])
+    assert cosine == pytest.approx(1.0, abs=1e-6)
+    assert (A.max(axis=0) > 0).all()
+
+
+def test_a_nndsvd_start_is_better_than_a_random_one():
+    made = synthetic.planted((60, 12, 10), 5, snr_db=40)
+    assert relative_error(made.tensor, drawn(made.tensor, rank=5, init="nndsvd")) < relative_error(
+        made.tensor, drawn(made.tensor, rank=5, init="random_scaled")
+    )
+
+
+def test_mu_never_starts_at_zero():
+    assert all((A >= 1e-6).all() for A in drawn(X, method="mu"))
+    given = start(X.shape, 4)
+    given[0][0, 0] = 0.0
+    state = next(sweeps(X, Settings(rank=4, method="mu"), initial=given))
+    assert state.factors[0][0, 0] > 0

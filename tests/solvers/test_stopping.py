@@ -1,0 +1,134 @@
+"""A run ends for one reason, named, and the clock counts the method's work only."""
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from solvers import METHODS, InvalidInput, Settings, State, solve, sweeps
+from solvers.result import Result
+from tests.solvers.problems import planted
+
+X = planted(3).tensor
+
+
+def history(**stop):
+    return solve(X, Settings(rank=3, method="hals", stop=stop)).history
+
+
+@pytest.mark.parametrize(
+    ("criterion", "values"),
+    [("relative_error", lambda h: h.relative_error), ("objective", lambda h: h.objective)],
+)
+def test_an_absolute_change_below_the_tolerance_stops(criterion, values):
+    series = np.array(values(history(criterion=criterion, tolerance=1e-5)))
+    changes = np.abs(np.diff(series))
+    assert changes[-1] < 1e-5
+    assert (changes[:-1] >= 1e-5).all()
+
+
+def test_a_relative_change_of_the_objective_stops():
+    objective = np.array(history(criterion="relative_objective", tolerance=1e-4).objective)
+    changes = np.abs(np.diff(objective)) / objective[:-1]
+    assert changes[-1] < 1e-4
+    assert (changes[:-1] >= 1e-4).all()
+
+
+def test_patience_wants_consecutive_small_changes():
+    errors = np.array(history(tolerance=1e-5, patience=4).relative_error)
+    small = np.abs(np.diff(errors)) < 1e-5
+    assert small[-4:].all()
+    assert not any(small[k : k + 4].all() for k in range(len(small) - 4))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_limit_is_named(method):
+    def stopped_by(**stop):
+        return solve(X, Settings(rank=3, method=method, stop=stop)).stop_reason
+
+    assert stopped_by(tolerance=0.0, max_iterations=3) == "max_iterations"
+    assert stopped_by(tolerance=1e3) == "tolerance"
+    assert stopped_by(tolerance=0.0, max_seconds=1e-9) == "max_seconds"
+
+
+def test_max_seconds_is_honoured_within_one_sweep():
+    result = solve(X, Settings(rank=3, method="mu", stop={"tolerance": 0.0, "max_seconds": 0.05}))
+    assert result.stop_reason == "max_seconds"
+    assert result.history.seconds[-1] >= 0.05 > result.history.seconds[-2]
+
+
+def test_the_clock_stands_while_the_caller_thinks():
+    settings = Settings(rank=3, method="hals", stop={"tolerance": 0.0, "max_iterations": 4})
+    started = time.perf_counter()
+    thinking = 0.0
+    for state in sweeps(X, settings):
+        pause = time.perf_counter()
+        while time.perf_counter() < pause + 0.05:
+            pass
+        thinking += time.perf_counter() - pause
+        computed = state.seconds
+    assert computed <= time.perf_counter() - started - thinking
+
+
+def test_compiling_is_not_charged_to_the_method(tmp_path):
+    """A fresh process without a cache compiles for seconds; the sweep itself takes a millisecond."""
+    script = (
+        "import time, numpy, solvers; started = time.perf_counter();"
+        "asked = solvers.Settings(rank=2, method='anls-bpp', stop={'max_iterations': 1});"
+        "charged = solvers.solve(numpy.ones((4, 4)), asked).seconds;"
+        "print(charged, time.perf_counter() - started)"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    output = subprocess.run(
+        [sys.executable, "-c", script], env=environment, check=True, capture_output=True, text=True
+    ).stdout
+    charged, taken = map(float, output.split())
+    assert charged < 0.2 * taken
+
+
+def test_a_cancelled_run_keeps_what_it_has():
+    asked = iter([False, False, True])
+    result = solve(X, Settings(rank=3, method="hals"), cancelled=lambda: next(asked))
+    assert result.stop_reason == "cancelled"
+    assert result.iterations == 3
+
+
+def test_a_finished_run_goes_on_under_new_limits_and_ends_as_if_never_stopped():
+    def settings(iterations):
+        return Settings(rank=3, method="apg", stop={"tolerance": 0.0, "max_iterations": iterations})
+
+    *_, short = sweeps(X, settings(5))
+    *_, extended = sweeps(X, settings(9), resume=State.from_bytes(short.to_bytes()))
+    *_, straight = sweeps(X, settings(9))
+    assert extended.history.objective == straight.history.objective
+    assert list(sweeps(X, settings(5), resume=short)) == []
+
+
+def test_a_state_is_resumed_only_where_it_belongs():
+    settings = Settings(rank=3, method="hals", stop={"max_iterations": 2})
+    *_, state = sweeps(X, settings)
+    with pytest.raises(InvalidInput, match="other settings"):
+        next(sweeps(X, Settings(rank=3, method="mu"), resume=state))
+    with pytest.raises(InvalidInput, match="together with resume"):
+        next(sweeps(X, settings, resume=state, initial=state.factors))
+    with pytest.raises(InvalidInput, match="shape"):
+        next(sweeps(X[:5], settings, resume=state))
+
+
+def test_a_damaged_or_foreign_state_is_refused(monkeypatch):
+    saved = next(sweeps(X, Settings(rank=3, method="hals"))).to_bytes()
+    for damaged in (b"", saved[:-100], saved.replace(b"header", b"footer"), b"\x80\x04."):
+        with pytest.raises(InvalidInput, match="damaged"):
+            State.from_bytes(damaged)
+    monkeypatch.setattr("solvers.state.FORMAT", 99)
+    with pytest.raises(InvalidInput, match="format 1, not 99"):
+        State.from_bytes(saved)
+
+
+def test_a_run_that_goes_on_has_no_result_yet():
+    state = next(sweeps(X, Settings(rank=3, method="hals")))
+    with pytest.raises(ValueError, match="goes on"):
+        Result.of(state)
