@@ -15,13 +15,19 @@ from solvers.tensor import Tensor
 Precision: TypeAlias = Literal["float64", "float32"]
 
 MIN_ORDER, MAX_ORDER = 2, 8
+# Of a tensor, or of the model that initial factors make: squares of such norms, and products with a few factors on the
+# way, neither overflow nor vanish.
+LARGEST_NORM = {np.dtype(np.float64): 1e60, np.dtype(np.float32): 1e12}
 # Entries scanned at a time: three passes over one chunk find it in the second-level cache.
 CHUNK = 1 << 15
 
 
 @dataclass(frozen=True)
 class Faults:
-    """Entries that a nonnegative decomposition cannot take. `first` is the index of the first, modes from 0."""
+    """Entries that a nonnegative decomposition cannot take: how many, and the index of the first, modes from 0.
+
+    `first` is that of the first NaN or infinity if there is one, else that of the first negative; first in memory.
+    """
 
     not_finite: int
     negative: int
@@ -94,7 +100,7 @@ def scan(tensor: NDArray[Any], threads: Threads) -> Scan:
 
 def admit(tensor: object, precision: Precision | None, threads: Threads) -> Tensor:
     """Refuse what cannot be decomposed, convert what must be converted (once), leave the caller's array alone."""
-    array = tensor if isinstance(tensor, np.ndarray) else np.asarray(tensor)
+    array = _as_array(tensor)
     check_form(array)
     entries = _working_copy(array, precision) if is_copied(array, precision) else array
     found = scan(entries, threads)
@@ -104,8 +110,17 @@ def admit(tensor: object, precision: Precision | None, threads: Threads) -> Tens
 
 def clip(tensor: NDArray[Any]) -> NDArray[Any]:
     """A copy with every negative entry set to zero; NaN stays, since nobody knows what it stood for."""
-    clipped: NDArray[Any] = np.maximum(tensor, tensor.dtype.type(0))
+    array = _as_array(tensor)
+    clipped: NDArray[Any] = np.maximum(array, array.dtype.type(0))
     return clipped
+
+
+def _as_array(tensor: object) -> NDArray[Any]:
+    """Lists, matrices and memory maps as plain arrays; a mask is kept, to be refused."""
+    try:
+        return tensor if isinstance(tensor, np.ma.MaskedArray) else np.asarray(tensor)
+    except ValueError as fault:
+        raise InvalidInput("tensor", "is no array", "pass numbers in a rectangular arrangement") from fault
 
 
 def _working_copy(array: NDArray[Any], precision: Precision | None) -> Array:
@@ -115,16 +130,18 @@ def _working_copy(array: NDArray[Any], precision: Precision | None) -> Array:
 
 
 def _faults(flat: NDArray[Any], suspects: list[slice], shape: tuple[int, ...], order: Literal["C", "F"]) -> Faults:
-    not_finite = negative = 0
-    first: int | None = None
+    not_finite, negative = 0, 0
+    first: dict[str, int] = {}
     for chunk in suspects:
         entries = flat[chunk]
-        infinite, below = ~np.isfinite(entries), entries < 0
-        not_finite += int(infinite.sum())
-        negative += int((below & ~infinite).sum())
-        if first is None:
-            first = chunk.start + int(np.argmax(infinite | below))
-    index = np.unravel_index(first or 0, shape, order=order)
+        infinite = ~np.isfinite(entries)
+        below = (entries < 0) & ~infinite
+        not_finite, negative = not_finite + int(infinite.sum()), negative + int(below.sum())
+        for kind, found in (("not finite", infinite), ("negative", below)):
+            if found.any():
+                first.setdefault(kind, chunk.start + int(np.argmax(found)))
+    place = first.get("not finite", first.get("negative", 0))
+    index = np.unravel_index(place, shape, order=order)
     return Faults(not_finite, negative, tuple(int(i) for i in index))
 
 
@@ -138,8 +155,7 @@ def _refuse_faults(found: Scan, dtype: np.dtype[Any]) -> None:
         raise InvalidInput("tensor", problem, "set them to zero with solvers.clip(tensor)")
     if found.maximum == 0:
         raise InvalidInput("tensor", "all entries are zero", "there is nothing to decompose")
-    # Squares, and products of the tensor with a few factors, must neither overflow nor vanish.
-    largest = float(np.finfo(dtype).max) ** 0.4
+    largest = LARGEST_NORM[dtype]
     if not 1 / largest < found.norm < largest:
         problem = f"its norm {found.norm:.3g} is out of the range of {dtype}"
         raise InvalidInput("tensor", problem, "multiply the tensor by a constant so that its norm is near 1")

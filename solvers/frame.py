@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,22 +11,20 @@ from numpy.typing import NDArray
 
 from solvers.arrays import Array, gram, hadamard
 from solvers.block import Memory
+from solvers.compress import stand_in
 from solvers.door import admit
 from solvers.errors import AdviceWarning
 from solvers.methods import Update
-from solvers.objective import Score, measure, squared_error
+from solvers.objective import Score, measure, measure_whole, noise, squared_error
 from solvers.parallel import Threads, single_threaded_blas
 from solvers.problem import Problem, resolve
 from solvers.rescale import rescaled
 from solvers.result import Result
 from solvers.settings import Settings
 from solvers.start import starting_factors
-from solvers.state import State, check_resumable
+from solvers.state import Phase, State, check_resumable
 from solvers.stopping import stop_reason
-from solvers.tensor import Tensor
-
-# The objective of a fit near rounding rises and falls by this share of ‖X‖²: no reason to repeat a sweep.
-ROSE = 1e-14
+from solvers.tensor import Partial, Tensor, TensorLike
 
 
 class Step(NamedTuple):
@@ -66,6 +64,8 @@ def sweeps(
     """
     with Threads(threads) as pool:
         problem, X, state = _begin(tensor, settings, initial, resume, pool)
+        if state.phase == "compressed":
+            state = yield from _compressed_phase(X, problem, state, pool)
         while state.stop_reason is None:
             state = _next(X, problem, state, pool)
             yield state
@@ -86,9 +86,12 @@ def _begin(
         _compile(problem, pool)
         if resume is None:
             factors = starting_factors(X, problem, initial)
-            return problem, X, State(settings, tuple(factors), (Memory(),) * len(factors))
-        check_resumable(resume, settings, X.shape, initial)
-        reason = stop_reason(settings.stop, resume.history)
+            phase: Phase = "compressed" if problem.accelerates else "exact"
+            return problem, X, State(settings, tuple(factors), (Memory(),) * len(factors), phase=phase)
+        check_resumable(resume, settings, X, initial)
+        reason = stop_reason(settings.stop, resume.history, noise(X), resume.compressed_until)
+        if resume.phase == "compressed" and reason == "tolerance":  # calm there only ends the phase
+            reason = None
         return problem, X, replace(resume, settings=settings, stop_reason=reason)
 
 
@@ -99,7 +102,35 @@ def _compile(problem: Problem, pool: Threads) -> None:
         problem.method.update(one, problem.block(mode, one, one, pool), Memory())
 
 
-def _next(X: Tensor, problem: Problem, state: State, pool: Threads) -> State:
+def _compressed_phase(X: Tensor, problem: Problem, state: State, pool: Threads) -> Generator[State, None, State]:
+    """The same iterations on a compressed tensor until they would stop; returns where the exact ones take over."""
+    started = time.perf_counter()
+    with single_threaded_blas():
+        small = stand_in(X, problem, pool)
+    if not state.history:
+        state = replace(state, preparation_seconds=time.perf_counter() - started)
+    while small is not None and state.phase == "compressed" and state.stop_reason is None:
+        state = _next(small, problem, state, pool)
+        if state.stop_reason is not None:
+            state = _arrived(X, problem, state)
+        yield state
+    return state if small is not None else replace(state, phase="exact")
+
+
+def _arrived(X: Tensor, problem: Problem, state: State) -> State:
+    """The end of the compressed phase, judged by the tensor itself. Calm there is no reason to end the run."""
+    with single_threaded_blas():
+        score = measure_whole(X, problem, state.factors)
+    return replace(
+        state,
+        history=state.history.corrected(score.objective, score.relative_error),
+        stop_reason=None if state.stop_reason == "tolerance" else state.stop_reason,
+        phase="exact",
+        compressed_until=state.iteration,
+    )
+
+
+def _next(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
     """One iteration: a sweep, repeated without extrapolation if the objective rose, then judged."""
     method, history = problem.method, state.history
     with single_threaded_blas():
@@ -108,15 +139,15 @@ def _next(X: Tensor, problem: Problem, state: State, pool: Threads) -> State:
         step = _sweep(X, problem, state, head, method.update, pool)
         seconds = time.perf_counter() - started
         score = measure(X, problem, step.factors, step.squared_error)
-        if method.fallback is not None and history and score.objective > history.objective[-1] + ROSE * X.norm**2:
+        if method.fallback is not None and history and score.objective > history.objective[-1] + noise(X):
             started = time.perf_counter()
             step = _sweep(X, problem, state, head, method.fallback, pool)
             seconds += time.perf_counter() - started
             score = measure(X, problem, step.factors, step.squared_error)
-    return _judged(state, step, score, state.seconds + seconds)
+    return _judged(state, step, score, state.seconds + seconds, noise(X))
 
 
-def _sweep(X: Tensor, problem: Problem, state: State, head: Array, update: Update, pool: Threads) -> Step:
+def _sweep(X: TensorLike, problem: Problem, state: State, head: Partial, update: Update, pool: Threads) -> Step:
     """Every mode in turn: form its block from the freshest factors, update its factor."""
     factors, memory = list(state.factors), list(state.memory)
     grams = [gram(A) for A in factors]
@@ -134,7 +165,7 @@ def _sweep(X: Tensor, problem: Problem, state: State, head: Array, update: Updat
     return Step(factors, memory, error)
 
 
-def _judged(state: State, step: Step, score: Score, seconds: float) -> State:
+def _judged(state: State, step: Step, score: Score, seconds: float, rounding: float) -> State:
     history = state.history.plus(score.objective, score.relative_error, seconds)
-    reason = stop_reason(state.settings.stop, history)
-    return State(state.settings, tuple(step.factors), tuple(step.memory), history, reason)
+    reason = stop_reason(state.settings.stop, history, rounding, state.compressed_until)
+    return replace(state, factors=tuple(step.factors), memory=tuple(step.memory), history=history, stop_reason=reason)

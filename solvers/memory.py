@@ -6,10 +6,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from solvers.compress import EXTRA
 from solvers.door import check_form, is_copied, working_precision
+from solvers.halves import split_point
+from solvers.nndsvd import EXTRA as SVD_EXTRA
 from solvers.parallel import available_cores
 from solvers.settings import Settings
-from solvers.tensor import TILE, split_point
+from solvers.tensor import GROUPS, TILE
 
 
 @dataclass(frozen=True)
@@ -35,5 +38,7 @@ def estimate_memory(tensor: NDArray[Any], settings: Settings) -> MemoryEstimate:
     # The factor, MTTKRP, right-hand side, start and solution of a mode in float64; factors of this and the last state.
     blocks = (8 * max(tensor.shape) + 4 * sum(tensor.shape)) * settings.rank * 8
     tiles = 4 * TILE * 8 * available_cores()
+    sketch = 0 if settings.accelerate == "none" else (settings.rank + EXTRA) * tensor.size // max(tensor.shape) * 8
+    vectors = (GROUPS + 8) * max(tensor.shape) * (settings.rank + SVD_EXTRA) * 8 if settings.init == "nndsvd" else 0
     copy = tensor.size * itemsize if is_copied(tensor, settings.precision) else 0
-    return MemoryEstimate(copy=copy, work=partial + blocks + tiles)
+    return MemoryEstimate(copy=copy, work=partial + blocks + tiles + 4 * sketch + vectors)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from solvers.arrays import Array, Float64, hadamard
 
@@ -81,6 +80,9 @@ def factor_match_score(
     if with_weights:
         w, v = weights(estimated)[:, None], weights(true)[None, :]
         cosines = cosines * (1 - np.abs(w - v) / np.maximum(np.maximum(w, v), np.finfo(float).tiny))
+    # Half a second to load, and nobody else needs it.
+    from scipy.optimize import linear_sum_assignment
+
     rows, columns = linear_sum_assignment(cosines, maximize=True)
     ours, theirs = cosines.shape
     ranks: dict[str, int] = {"true": theirs, "larger": max(ours, theirs), "smaller": min(ours, theirs)}

@@ -17,8 +17,9 @@ def nndsvd(tensor: Tensor, mode: int, fallback: Float64, random: np.random.Gener
     no vector left (R beyond its rank), the column of `fallback` stays, made small.
     """
     length, rank = fallback.shape
-    basis = np.eye(length)
-    if length > rank + EXTRA:
+    if length <= rank + EXTRA:
+        basis = np.eye(length)
+    else:
         basis = np.linalg.qr(random.standard_normal((length, rank + EXTRA)))[0]
         for _ in range(ROUNDS):
             basis = np.linalg.qr(tensor.unfolded(mode, basis).product)[0]
@@ -29,10 +30,11 @@ def nndsvd(tensor: Tensor, mode: int, fallback: Float64, random: np.random.Gener
     parts = np.stack((np.maximum(vectors, 0), np.maximum(-vectors, 0)))
     left_norms = np.sqrt(np.square(parts).sum(axis=1))
     weights = left_norms * np.sqrt(np.stack((right.positive, right.negative)))  # σ ‖u±‖ ‖v±‖
+    weights /= weights.max()  # only their ratios count; their size would be raised to the power of the order
     kept = weights.argmax(axis=0)
-    A: Float64 = fallback * (1e-2 * np.sqrt(weights.max()) / length)
+    A: Float64 = fallback * (1e-2 / length)
     for column, sign in enumerate(kept):
         weight = weights[sign, column]
-        if weight > 1e-8 * weights.max():
+        if weight > 1e-8:
             A[:, column] = np.sqrt(weight) * parts[sign, :, column] / left_norms[sign, column]
     return A

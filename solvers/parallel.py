@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache
 from itertools import pairwise
+from threading import Lock
 from types import TracebackType
 from typing import TypeAlias, TypeVar
 
@@ -17,6 +18,7 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from solvers.arrays import Float64
+from solvers.errors import InvalidInput
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -26,15 +28,37 @@ RowKernel: TypeAlias = Callable[[Float64, Float64, Float64, Float64], None]
 ROWS = 64
 
 
+class _SingleThreadedBlas:
+    """One limit for the whole process: the first solver to enter sets it, the last to leave lifts it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._limit = _blas().limit(limits=1)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._limit.restore_original_limits()
+
+
 @cache
 def _blas() -> ThreadpoolController:
     return ThreadpoolController().select(user_api="blas")
 
 
-def single_threaded_blas() -> AbstractContextManager[object]:
+_limit = _SingleThreadedBlas()
+
+
+def single_threaded_blas() -> AbstractContextManager[None]:
     """Threaded BLAS cuts a product by its thread count, and the cut shows in the last bits."""
-    limit: AbstractContextManager[object] = _blas().limit(limits=1)
-    return limit
+    return _limit
 
 
 def available_cores() -> int:
@@ -54,11 +78,16 @@ class Threads:
 
     def __init__(self, count: int | None = None) -> None:
         self.count = available_cores() if count is None else count
+        if self.count < 1:
+            raise InvalidInput("threads", f"is {count}", "give 1 or more, or leave it out for all cores")
         self._pool = ThreadPoolExecutor(self.count, "solver") if self.count > 1 else None
 
     def each(self, work: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
         """The outcomes in the order of the items, however the threads took turns."""
-        return list(map(work, items) if self._pool is None else self._pool.map(work, items))
+        items = list(items)
+        if self._pool is None or len(items) == 1:  # waking a thread for a single item only costs time
+            return [work(item) for item in items]
+        return list(self._pool.map(work, items))
 
     def over_rows(self, kernel: RowKernel, A: Float64, C: Float64, Q: Float64) -> Float64:
         """Run a compiled kernel that writes rows of its last argument from rows of A and C."""

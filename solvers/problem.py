@@ -44,6 +44,11 @@ class Problem:
         asked = self.settings.normalise
         return "normalise" in self.method.options and (not self.settings.rescale if asked is None else asked)
 
+    @property
+    def accelerates(self) -> bool:
+        """Whether to try a compressed tensor first."""
+        return self.settings.accelerate != "none" and self.method.compressible
+
     def penalty(self, factors: Sequence[Array]) -> float:
         """Σ αₙ/2 ‖Aⁿ‖² + Σ βₙ ‖Aⁿ‖₁, or with β/2 Σᵢ ‖row i‖₁² instead."""
         total = 0.0

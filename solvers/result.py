@@ -8,6 +8,9 @@ from solvers.problem import resolve
 from solvers.settings import Settings
 from solvers.state import History, State, StopReason
 
+# A fit below this is none: the components are zero, or (MU, which never reaches zero) as good as that.
+NOTHING = 1e-9
+
 
 @dataclass(frozen=True)
 class Result:
@@ -17,6 +20,7 @@ class Result:
     factors: list[Array]
     history: History
     stop_reason: StopReason
+    compressed_iterations: int  # that an accelerated run made on its compressed tensor; the last of them is exact
     weights: Float64
     sparsity: Sparsity
     nonzero_components: NonzeroComponents
@@ -31,15 +35,18 @@ class Result:
         threshold = state.settings.sparsity_threshold
         alive = nonzero_components(factors, threshold)
         advice = resolve(state.settings, len(factors)).advice()
-        if alive.all_modes == 0:
+        if state.history.relative_error[-1] > 1 - NOTHING:
             advice.append(
                 "every component is zero: the penalty outweighs the tensor; lower beta, or scale the tensor up"
             )
+        elif alive.all_modes == 0:
+            advice.append("every component lies below sparsity_threshold; lower it, or scale the tensor up")
         return cls(
             settings=state.settings,
             factors=factors,
             history=state.history,
             stop_reason=state.stop_reason,
+            compressed_iterations=state.compressed_until if state.phase == "exact" else state.iteration,
             weights=weights(factors),
             sparsity=sparsity(factors, threshold),
             nonzero_components=alive,

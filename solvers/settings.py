@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
+import numpy as np
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -20,17 +22,35 @@ from solvers.door import Precision
 from solvers.methods import METHODS, Penalty
 
 Criterion: TypeAlias = Literal["relative_error", "objective", "relative_objective"]
+Accelerate: TypeAlias = Literal["auto", "none", "compress"]
 Init: TypeAlias = Literal["random", "random_scaled", "nndsvd"]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _in_range(weight: float) -> float:
+    """Beyond these a penalty's squares and quotients leave the range of floating point."""
+    if weight and not SMALLEST_WEIGHT <= weight <= 1 / SMALLEST_WEIGHT:
+        raise ValueError(f"must be 0, or between {SMALLEST_WEIGHT:g} and {1 / SMALLEST_WEIGHT:g}")
+    return weight
+
+
+def _as_list(value: object) -> object:
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _form(value: object) -> str:
     return "per_mode" if isinstance(value, list | tuple) else "number"
 
 
+SMALLEST_WEIGHT = 1e-50
+Weight: TypeAlias = Annotated[NotNegative, AfterValidator(_in_range)]
+
+
 # A discriminator, so that a bad entry is reported once and not for each form it might have had.
 PerMode: TypeAlias = Annotated[
-    Annotated[NotNegative, Tag("number")] | Annotated[tuple[NotNegative, ...], Tag("per_mode")], Discriminator(_form)
+    Annotated[Weight, Tag("number")] | Annotated[tuple[Weight, ...], Tag("per_mode")],
+    Discriminator(_form),
+    BeforeValidator(_as_list),
 ]
 
 RECOMMENDED: Mapping[str, Any] = {
@@ -38,6 +58,7 @@ RECOMMENDED: Mapping[str, Any] = {
     "penalty": "l1",
     "rescale": True,
     "init": "random_scaled",
+    "accelerate": "auto",
     "stop": {"criterion": "relative_objective", "tolerance": 1e-6, "patience": 5},
 }
 
@@ -95,6 +116,11 @@ class Settings(BaseModel):
     delta_omega: float | None = Field(
         None, ge=0, lt=1, description="apg: bound on the extrapolation weight; null: 0.9999"
     )
+    accelerate: Accelerate = Field(
+        "none",
+        description="compress: sweep over a compressed tensor first, then over the tensor itself until the stopping "
+        "rule holds there; auto: the same where the shape and the spectrum promise a gain; none: never",
+    )
     sparsity_threshold: NotNegative = Field(1e-3, description="entries below count as zero")
     stop: Stop = Stop()
     preset: Literal["recommended"] | None = Field(
@@ -112,8 +138,10 @@ class Settings(BaseModel):
         if not isinstance(fields, Mapping) or fields.get("preset") != "recommended":
             return fields
         filled = {**RECOMMENDED, **fields}
-        if isinstance(filled["stop"], Mapping):
-            filled["stop"] = {**RECOMMENDED["stop"], **filled["stop"]}
+        stop = filled["stop"]
+        given = stop.model_dump(exclude_unset=True) if isinstance(stop, Stop) else stop
+        if isinstance(given, Mapping):
+            filled["stop"] = {**RECOMMENDED["stop"], **given}
         return filled
 
     @field_validator("inner_passes", "normalise", "delta_omega")
@@ -124,6 +152,16 @@ class Settings(BaseModel):
             return value
         owners = ", ".join(name for name, known in METHODS.items() if option in known.options)
         raise ValueError(f"does not belong to {method}; leave it out, or choose one of {owners}")
+
+    @field_validator("accelerate")
+    @classmethod
+    def _can_be_compressed(cls, value: Accelerate, field: ValidationInfo) -> Accelerate:
+        method = field.data.get("method")
+        if value == "compress" and method is not None and not METHODS[method].compressible:
+            raise ValueError(
+                f"{method} needs a nonnegative tensor, which a compressed one is not; choose another method"
+            )
+        return value
 
     @field_validator("normalise")
     @classmethod

@@ -1,5 +1,6 @@
 """Where the factors start: drawn from a seed, or given by the caller."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.arrays import Array, Float64, gram, hadamard
+from solvers.door import LARGEST_NORM
 from solvers.errors import InvalidInput
 from solvers.nndsvd import nndsvd
 from solvers.problem import Problem
@@ -15,7 +17,11 @@ from solvers.tensor import Tensor
 
 def starting_factors(tensor: Tensor, problem: Problem, initial: Sequence[NDArray[Any]] | None) -> list[Array]:
     """The caller's factors if given, else drawn; then as the method needs them, in the working precision."""
-    factors = _draw(tensor, problem) if initial is None else _check(initial, tensor.shape, problem.settings.rank)
+    factors = (
+        _draw(tensor, problem)
+        if initial is None
+        else _check(initial, tensor.shape, problem.settings.rank, tensor.dtype)
+    )
     if problem.method.start is not None:
         factors = [problem.method.start(A, initial is None) for A in factors]
     return [np.ascontiguousarray(A, tensor.dtype) for A in factors]
@@ -49,7 +55,7 @@ def _best_size(tensor: Tensor, factors: Sequence[Float64]) -> float:
     return inner / float(hadamard([gram(A) for A in factors]).sum()) if inner > 0 else 1.0
 
 
-def _check(initial: Sequence[NDArray[Any]], shape: tuple[int, ...], rank: int) -> list[Float64]:
+def _check(initial: Sequence[NDArray[Any]], shape: tuple[int, ...], rank: int, dtype: np.dtype[Any]) -> list[Float64]:
     if len(initial) != len(shape):
         raise InvalidInput("initial", f"has {len(initial)} factors", f"give {len(shape)}, one per mode")
     factors = []
@@ -67,4 +73,8 @@ def _check(initial: Sequence[NDArray[Any]], shape: tuple[int, ...], rank: int) -
                 field, f"has {int((A < 0).sum())} negative entries", "set them to zero with solvers.clip"
             )
         factors.append(A)
+    with np.errstate(over="ignore"):
+        size = math.prod(float(np.linalg.norm(A)) for A in factors)
+    if not size < LARGEST_NORM[dtype]:
+        raise InvalidInput("initial", f"makes a model out of the range of {dtype}", "scale the factors down")
     return factors

@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 from zipfile import BadZipFile
@@ -13,8 +12,10 @@ from solvers.arrays import Array
 from solvers.block import Memory
 from solvers.errors import InvalidInput
 from solvers.settings import Settings
+from solvers.tensor import Tensor
 
 StopReason: TypeAlias = Literal["tolerance", "max_iterations", "max_seconds", "cancelled"]
+Phase: TypeAlias = Literal["compressed", "exact"]
 FORMAT = 1
 
 
@@ -32,16 +33,32 @@ class History:
     def plus(self, objective: float, relative_error: float, seconds: float) -> "History":
         return History((*self.objective, objective), (*self.relative_error, relative_error), (*self.seconds, seconds))
 
+    def corrected(self, objective: float, relative_error: float) -> "History":
+        """With other values for the last iteration."""
+        return History((*self.objective[:-1], objective), (*self.relative_error[:-1], relative_error), self.seconds)
+
+    def since(self, iteration: int) -> "History":
+        """From that iteration on, which counts as the first."""
+        place = max(0, iteration - 1)
+        return History(self.objective[place:], self.relative_error[place:], self.seconds[place:])
+
 
 @dataclass(frozen=True)
 class State:
-    """Everything the next sweep depends on. `stop_reason` is None while the run goes on."""
+    """Everything the next sweep depends on. `stop_reason` is None while the run goes on.
+
+    An accelerated run begins in the compressed phase, which ends with `compressed_until`: from that iteration on, the
+    history is exact.
+    """
 
     settings: Settings
     factors: tuple[Array, ...]
     memory: tuple[Memory, ...]
     history: History = History()
     stop_reason: StopReason | None = None
+    phase: Phase = "exact"
+    compressed_until: int = 0
+    preparation_seconds: float = 0.0  # spent before the first sweep
 
     @property
     def iteration(self) -> int:
@@ -49,7 +66,7 @@ class State:
 
     @property
     def seconds(self) -> float:
-        return self.history.seconds[-1] if self.history.seconds else 0.0
+        return self.history.seconds[-1] if self.history.seconds else self.preparation_seconds
 
     def cancelled(self) -> "State":
         """The same, ended by the caller; a run that has ended already keeps its own reason."""
@@ -68,6 +85,8 @@ class State:
             "settings": self.settings.model_dump(mode="json"),
             "numbers": [dict(memory.numbers) for memory in self.memory],
             "stop_reason": self.stop_reason,
+            "phase": self.phase,
+            "compressed_until": self.compressed_until,
         }
         arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
         buffer = io.BytesIO()
@@ -80,11 +99,11 @@ class State:
             with np.load(io.BytesIO(content), allow_pickle=False) as stored:
                 arrays = dict(stored)
             header = json.loads(arrays["header"].tobytes())
-        except (BadZipFile, OSError, EOFError, KeyError, ValueError) as fault:
+            found = header["format"]
+        except (BadZipFile, OSError, EOFError, LookupError, TypeError, ValueError, RuntimeError) as fault:
             raise InvalidInput("state", "is damaged", "resume from an older one") from fault
-        if header["format"] != FORMAT:
-            remedy = "resume it with the version that saved it"
-            raise InvalidInput("state", f"has format {header['format']}, not {FORMAT}", remedy)
+        if found != FORMAT:
+            raise InvalidInput("state", f"has format {found}, not {FORMAT}", "resume it with the version that saved it")
         modes = range(1, len(header["numbers"]) + 1)
         return cls(
             settings=Settings.model_validate(header["settings"]),
@@ -95,15 +114,19 @@ class State:
             ),
             history=History(*(tuple(arrays[column].tolist()) for column in ("objective", "relative_error", "seconds"))),
             stop_reason=header["stop_reason"],
+            phase=header["phase"],
+            compressed_until=header["compressed_until"],
         )
 
 
-def check_resumable(state: State, settings: Settings, shape: Sequence[int], initial: object) -> None:
+def check_resumable(state: State, settings: Settings, tensor: Tensor, initial: object) -> None:
     """A run may go on with other stopping rules, but with nothing else changed."""
     if initial is not None:
         raise InvalidInput("initial", "is given together with resume", "give one of the two")
     lengths = tuple(len(A) for A in state.factors)
-    if lengths != tuple(shape):
+    if lengths != tensor.shape:
         raise InvalidInput("resume", f"was saved for a tensor of shape {lengths}", "pass the tensor it belongs to")
+    if state.factors[0].dtype != tensor.dtype:
+        raise InvalidInput("resume", f"was saved in {state.factors[0].dtype}", "pass the tensor it belongs to")
     if state.settings.model_copy(update={"stop": settings.stop}) != settings:
         raise InvalidInput("resume", "was saved under other settings", "change nothing but stop")

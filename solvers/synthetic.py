@@ -1,13 +1,13 @@
 """Tensors with known factors: the paper's generators, for any shape, and the kind of its EEG tensors."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from solvers.arrays import Float64, khatri_rao
-from solvers.tensor import split_point
+from solvers.halves import split_point
+from solvers.parallel import single_threaded_blas
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def planted(shape: Sequence[int] = (1000, 100, 100), rank: int = 10, snr_db: flo
     """The paper's synthetic tensor of any order: sparse signals in mode 1, uniform random factors in the others."""
     random = np.random.default_rng(seed)
     factors = [sparse_signals(shape[0], rank, random), *(random.random((length, rank)) for length in shape[1:])]
-    return Synthetic(_with_noise(_model(factors), 10 ** (-snr_db / 20), random), factors)
+    return Synthetic(_noisy(factors, 10 ** (-snr_db / 20), random), factors)
 
 
 def evoked(shape: Sequence[int] = (9, 71, 60, 42), rank: int = 20, noise: float = 0.1, seed: int = 0) -> Synthetic:
@@ -48,7 +48,7 @@ def evoked(shape: Sequence[int] = (9, 71, 60, 42), rank: int = 20, noise: float 
     random = np.random.default_rng(seed)
     factors = [_blobs(length, rank, random) for length in shape[:-1]]
     factors.append(random.random((shape[-1], rank)))
-    return Synthetic(_with_noise(_model(factors), noise, random), factors)
+    return Synthetic(_noisy(factors, noise, random), factors)
 
 
 def merge_modes(synthetic: Synthetic, mode: int) -> Synthetic:
@@ -66,17 +66,14 @@ def _blobs(length: int, rank: int, random: np.random.Generator) -> Float64:
     return np.exp(-np.square((position - centres) / widths) / 2)
 
 
-def _model(factors: Sequence[Float64]) -> Float64:
+def _noisy(factors: Sequence[Float64], level: float, random: np.random.Generator) -> Float64:
+    """The model plus max(0, randn), scaled to `level` times the model's norm; the same bits on any number of cores."""
     shape = [len(A) for A in factors]
     cut = split_point(shape)
-    product: Float64 = khatri_rao(factors[:cut]).T @ khatri_rao(factors[cut:])
-    return product.reshape(shape)
-
-
-def _with_noise(tensor: Float64, level: float, random: np.random.Generator) -> Float64:
-    """Add max(0, randn), scaled to `level` times the tensor's norm. Changes and returns the tensor it is given."""
-    noise = random.standard_normal(tensor.shape)
+    noise = random.standard_normal(shape)
     np.maximum(noise, 0.0, out=noise)
-    noise *= level * float(np.linalg.norm(tensor)) / math.sqrt(float(np.vdot(noise, noise)))
+    with single_threaded_blas():
+        tensor: Float64 = (khatri_rao(factors[:cut]).T @ khatri_rao(factors[cut:])).reshape(shape)
+        noise *= level * float(np.linalg.norm(tensor)) / float(np.linalg.norm(noise))
     tensor += noise
     return tensor

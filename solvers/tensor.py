@@ -8,32 +8,22 @@ Gauss-Seidel order of the paper. No unfolding is ever copied; the entries may be
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import TypeAlias
+from functools import reduce
+from itertools import groupby, product
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from solvers.arrays import Array, Float64, khatri_rao
+from solvers.halves import SMALL, Halves, best_split, split_point
 from solvers.parallel import Threads, slabs
 
 Modes: TypeAlias = tuple[int, ...]
 
-# A product over fewer entries than this runs faster in one piece than the threads take to wake.
-SMALL = 1 << 15
-# Pieces of a large product: enough to keep any lab machine's cores busy, few enough that each is a good BLAS call.
-PIECES = 16
-# A product with fewer columns is cut along its rows instead, and the terms summed: thin pieces are poor BLAS calls.
-NARROW = 64 * PIECES
 # Entries of one tile of the streamed residual: its temporaries stay in the second-level cache.
 TILE = 1 << 16
-
-
-def split_point(lengths: Sequence[int]) -> int:
-    """Where to halve the modes: both partial results together should be as small as possible."""
-    return min(
-        range(1, len(lengths)),
-        key=lambda cut: math.prod(lengths[:cut]) + math.prod(lengths[cut:]),
-    )
+# Groups of tiles, each summed by one thread at a time.
+GROUPS = 16
 
 
 @dataclass(frozen=True)
@@ -44,12 +34,40 @@ class Unfolded:
     positive: Float64
     negative: Float64
 
-    def plus(self, tile: Float64, right: Float64) -> "Unfolded":
-        return Unfolded(
-            self.product + tile @ right,
-            self.positive + np.square(np.maximum(right, 0)).sum(axis=0),
-            self.negative + np.square(np.minimum(right, 0)).sum(axis=0),
+    @classmethod
+    def of(cls, tile: Float64, V: Float64) -> "Unfolded":
+        right = tile.T @ V
+        return cls(
+            tile @ right, np.square(np.maximum(right, 0)).sum(axis=0), np.square(np.minimum(right, 0)).sum(axis=0)
         )
+
+    def plus(self, other: "Unfolded") -> "Unfolded":
+        return Unfolded(self.product + other.product, self.positive + other.positive, self.negative + other.negative)
+
+
+@dataclass(frozen=True)
+class Partial:
+    """The tensor contracted with the factors `used`, down to R × (lengths of `modes`)."""
+
+    modes: Modes
+    array: Array
+    used: Sequence[Array]
+
+    def is_of(self, modes: Modes, used: Sequence[Array]) -> bool:
+        """Whether it is the contraction with these very arrays; factors are replaced, never changed."""
+        return self.modes == modes and all(ours is theirs for ours, theirs in zip(self.used, used, strict=True))
+
+
+class TensorLike(Protocol):
+    """What the loop and the judge ask of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    norm: float
+
+    def head(self, factors: Sequence[Array]) -> Partial: ...
+    def sweep(self, factors: Sequence[Array], head: Partial) -> Iterator[tuple[int, Float64]]: ...
+    def squared_residual(self, factors: Sequence[Array]) -> float: ...
 
 
 class Tensor:
@@ -59,37 +77,45 @@ class Tensor:
         reverse = not entries.flags.c_contiguous
         stored = entries.T if reverse else entries
         modes = tuple(range(entries.ndim))[:: -1 if reverse else 1]
-        cut = split_point(stored.shape)
+        split = best_split(stored.shape)
         self.shape: tuple[int, ...] = entries.shape
-        self.dtype = entries.dtype
+        self.dtype: np.dtype[Any] = entries.dtype
         self.norm = norm
         self._threads = threads
-        self._stored, self._modes = stored, modes
-        self._top, self._bottom = modes[:cut], modes[cut:]
-        self._matrix = stored.reshape(math.prod(stored.shape[:cut]), -1)  # top × bottom, a view
+        self.stored, self.modes = stored, modes  # the entries in C order, and the modes in that order
+        self._halves = Halves(stored, split, threads)
+        self._inner = modes[slice(*split)]
+        self._outer = modes[: split.start] + modes[split.stop :]
+        self._latest: Partial | None = None
 
-    def head(self, factors: Sequence[Array]) -> Array:
-        """The first contraction of a sweep. It depends on the second half's factors only."""
-        first, second = self._halves()
-        return self._contract(second, factors, keep=first)
+    def head(self, factors: Sequence[Array]) -> Partial:
+        """The first contraction of a sweep. It does not depend on the modes that it keeps."""
+        first = self._inner if 0 in self._inner else self._outer
+        return self._contract(first, factors)
 
-    def sweep(self, factors: Sequence[Array], head: Array) -> Iterator[tuple[int, Float64]]:
+    def sweep(self, factors: Sequence[Array], head: Partial) -> Iterator[tuple[int, Float64]]:
         """Yield (mode, its I_n × R MTTKRP) for every mode in turn; the caller replaces `factors[mode]` in between."""
-        first, second = self._halves()
-        yield from self._walk(head, first, factors)
-        yield from self._walk(self._contract(first, factors, keep=second), second, factors)
+        partial = head
+        for _, run in groupby(range(len(self.shape)), lambda mode: mode in self._inner):
+            wanted = tuple(run)
+            if wanted[0] not in partial.modes:
+                partial = self._contract(self._inner if wanted[0] in self._inner else self._outer, factors)
+            yield from self._walk(partial.array, partial.modes, factors, wanted)
+        if 0 in partial.modes:  # the next sweep begins with the very same contraction, unless its factors change
+            self._latest = partial
 
     def squared_residual(self, factors: Sequence[Array]) -> float:
         """‖X − ⟦A¹…Aᴺ⟧‖² entry by entry, in tiles: one more product, but no cancellation."""
-        left = khatri_rao([factors[mode] for mode in self._top])
-        right = khatri_rao([factors[mode] for mode in self._bottom])
-        rows, columns = self._matrix.shape
+        cut = split_point(self.stored.shape)
+        left, right = (khatri_rao([factors[mode] for mode in half]) for half in (self.modes[:cut], self.modes[cut:]))
+        rows, columns = left.shape[1], right.shape[1]
+        matrix = self.stored.reshape(rows, columns)
         wide = min(columns, TILE)
         tiles = product(slabs(rows, -(-rows * wide // TILE)), slabs(columns, -(-columns // wide)))
 
         def squared(tile: tuple[slice, slice]) -> float:
             row, column = tile
-            difference = self._matrix[tile] - left[:, row].T @ right[:, column]
+            difference = matrix[tile] - left[:, row].T @ right[:, column]
             flat = difference.ravel().astype(np.float64, copy=False)
             return float(flat @ flat)
 
@@ -97,73 +123,46 @@ class Tensor:
 
     def unfolded(self, mode: int, V: Float64) -> "Unfolded":
         """The mode's unfolding times its transpose times V (I_n × k), and the signs of the transpose times V."""
-        axis = self._modes.index(mode)
-        before = math.prod(self._stored.shape[:axis])
-        view = self._stored.reshape(before, self.shape[mode], -1)
+        axis = self.modes.index(mode)
+        before = math.prod(self.stored.shape[:axis])
+        view = self.stored.reshape(before, self.shape[mode], -1)
         after = view.shape[2]
         columns = max(1, TILE // self.shape[mode])  # of the unfolding, in one tile
         wide = min(after, columns)
         tiles = list(product(slabs(before, -(-before * wide // columns)), slabs(after, -(-after // wide))))
 
         def partial(group: slice) -> Unfolded:
-            result = Unfolded(np.zeros(V.shape), np.zeros(V.shape[1]), np.zeros(V.shape[1]))
-            for rows, depth in tiles[group]:
-                tile = np.moveaxis(view[rows, :, depth], 1, 0).reshape(len(V), -1).astype(np.float64)
-                result = result.plus(tile, tile.T @ V)
-            return result
+            flat = (np.moveaxis(view[rows, :, depth], 1, 0).reshape(len(V), -1) for rows, depth in tiles[group])
+            return reduce(Unfolded.plus, (Unfolded.of(tile.astype(np.float64), V) for tile in flat))
 
-        parts = self._threads.each(partial, slabs(len(tiles), PIECES))
-        return Unfolded(
-            product=np.sum([part.product for part in parts], axis=0),
-            positive=np.sum([part.positive for part in parts], axis=0),
-            negative=np.sum([part.negative for part in parts], axis=0),
-        )
+        parts = self._threads.each(partial, slabs(len(tiles), GROUPS))
+        return reduce(Unfolded.plus, parts)  # in the order of the parts, whichever thread was first
 
-    def _halves(self) -> tuple[Modes, Modes]:
-        """The half that holds the first mode comes first."""
-        return (self._top, self._bottom) if 0 in self._top else (self._bottom, self._top)
+    def _contract(self, keep: Modes, factors: Sequence[Array]) -> Partial:
+        """Contract all modes but `keep`. The last result of the sweep before still holds if its factors do."""
+        inner = keep == self._inner
+        used = [factors[mode] for mode in (self._outer if inner else self._inner)]
+        if self._latest is not None and self._latest.is_of(keep, used):
+            return self._latest
+        weights = khatri_rao(used)
+        array = self._halves.without_outer(weights) if inner else self._halves.without_inner(weights)
+        return Partial(keep, array.reshape(len(weights), *(self.shape[mode] for mode in keep)), used)
 
-    def _contract(self, away: Modes, factors: Sequence[Array], keep: Modes) -> Array:
-        """Contract the modes `away`; the result is R × (lengths of the modes kept)."""
-        weights = khatri_rao([factors[mode] for mode in away])
-        matrix = self._matrix if away == self._top else self._matrix.T
-        partial = self._product(weights, matrix)
-        return partial.reshape(len(weights), *(self.shape[mode] for mode in keep))
-
-    def _product(self, weights: Array, matrix: Array) -> Array:
-        """weights @ matrix, cut along the longer side of the matrix."""
-        rows, columns = matrix.shape
-        if matrix.size <= SMALL:
-            return weights @ matrix
-        if columns >= rows or columns >= NARROW:
-            product = np.empty((len(weights), columns), self.dtype)
-
-            def piece(kept: slice) -> None:
-                np.matmul(weights, matrix[:, kept], out=product[:, kept])
-
-            self._threads.each(piece, slabs(columns, PIECES))
-            return product
-
-        def term(summed: slice) -> Array:
-            return weights[:, summed] @ matrix[summed]
-
-        terms = self._threads.each(term, slabs(rows, PIECES))
-        # In the order of the pieces, whichever thread was first.
-        total: Array = np.sum(terms, axis=0, dtype=self.dtype)
-        return total
-
-    def _walk(self, partial: Array, modes: Modes, factors: Sequence[Array]) -> Iterator[tuple[int, Float64]]:
-        """The MTTKRPs of `modes`, in the order of the modes, from a partial result over just these modes."""
+    def _walk(
+        self, partial: Array, modes: Modes, factors: Sequence[Array], wanted: Modes
+    ) -> Iterator[tuple[int, Float64]]:
+        """The MTTKRPs of those `modes` that are wanted, in their order, from a partial result over just `modes`."""
         if len(modes) == 1:
             yield modes[0], np.ascontiguousarray(partial.T, dtype=np.float64)
             return
         cut = split_point([self.shape[mode] for mode in modes])
         halves = modes[:cut], modes[cut:]
         for keep, away in sorted((halves, halves[::-1])):
-            weights = khatri_rao([factors[mode] for mode in away])
-            rest = self._contract_components(partial, weights, away_first=away == halves[0])
-            shape = (len(rest), *(self.shape[mode] for mode in keep))
-            yield from self._walk(rest.reshape(shape), keep, factors)
+            if not set(keep).isdisjoint(wanted):
+                weights = khatri_rao([factors[mode] for mode in away])
+                rest = self._contract_components(partial, weights, away_first=away == halves[0])
+                shape = (len(rest), *(self.shape[mode] for mode in keep))
+                yield from self._walk(rest.reshape(shape), keep, factors, wanted)
 
     def _contract_components(self, partial: Array, weights: Array, away_first: bool) -> Array:
         """The same contraction inside a partial result: one matrix-vector product per component."""
@@ -180,6 +179,5 @@ class Tensor:
             else:
                 np.matmul(matrix, vectors[:, :, None], out=rest[components, :, None])
 
-        pieces = rank if partial.size > SMALL else 1
-        self._threads.each(piece, slabs(rank, pieces))
+        self._threads.each(piece, slabs(rank, partial.size // SMALL))
         return rest

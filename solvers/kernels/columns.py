@@ -29,28 +29,26 @@ def rows_by_column(A: Float64, C: Float64, Q: Float64, out: Float64) -> None:
 
 
 @compiled
-def normalised_columns(A: Float64, Q: Float64, C: Float64) -> Float64:
-    """The same, each column scaled to unit length before the next is updated. A column that vanished stays zero."""
+def normalised_columns(A: Float64, Q: Float64, descent: Float64) -> Float64:
+    """The same from the descent C − A Q, each column scaled to unit length before the next is updated.
+
+    A column that vanished stays zero.
+    """
     rank = Q.shape[0]
-    columns = np.ascontiguousarray(A.T)
-    descent = np.ascontiguousarray(C.T)
-    for r in range(rank):
-        for s in range(rank):
-            for i in range(columns.shape[1]):
-                descent[r, i] -= Q[r, s] * columns[s, i]
+    columns, downhill = np.ascontiguousarray(A.T), np.ascontiguousarray(descent.T)
     for r in range(rank):
         column = columns[r].copy()
         squared = 0.0
         for i in range(len(column)):
             if Q[r, r] > 0:
-                column[i] = max(0.0, column[i] + descent[r, i] / Q[r, r])
-            elif descent[r, i] < 0:
+                column[i] = max(0.0, column[i] + downhill[r, i] / Q[r, r])
+            elif downhill[r, i] < 0:
                 column[i] = 0.0
             squared += column[i] * column[i]
         if squared > 0:
             column /= np.sqrt(squared)
         for s in range(r + 1, rank):
             for i in range(len(column)):
-                descent[s, i] -= Q[s, r] * (column[i] - columns[r, i])
+                downhill[s, i] -= Q[s, r] * (column[i] - columns[r, i])
         columns[r] = column
     return columns.T.copy()

@@ -113,10 +113,14 @@ def _pivoting(
     L: Float64,
     chosen: NDArray[np.int64],
 ) -> bool:
-    """Exchange every variable of wrong sign at once; if that stalls, only the last one, which cannot cycle."""
+    """Exchange every variable of wrong sign at once; if that stalls, only the last one, which cannot cycle.
+
+    A handful of rounds is usual. A row that needs more than the cap has a nearly singular Q, where the active-set
+    method is quicker.
+    """
     rank = len(c)
     fewest, patience = rank + 1, PATIENCE
-    for _ in range(10 * rank + 100):
+    for _ in range(rank + 20):
         _solve_passive(Q, c, passive, x, L, chosen)
         _gradient(Q, c, x, y)
         tolerance = _rounding(c, x)

@@ -25,6 +25,7 @@ class Method:
     monotone: bool  # the objective never rises from one iteration to the next
     exact: bool  # the block's minimiser is found, if its Gram is positive definite
     options: frozenset[Option] = frozenset()
+    compressible: bool = True  # takes the small negative entries that an MTTKRP of a compressed tensor has
     fallback: Update | None = None  # repeats a sweep in which the objective rose
     start: Start | None = None  # what the method needs of its starting factors
 
@@ -37,7 +38,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "mu": Method(
             "Multiplicative update", mu.update, "l1", monotone=True, exact=False,
-            options=_options("inner_passes"), start=mu.start,
+            options=_options("inner_passes"), compressible=False, start=mu.start,
         ),
         "als": Method("Alternating least squares", als.update, "l1", monotone=False, exact=False),
         "hals": Method(

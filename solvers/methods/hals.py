@@ -14,5 +14,5 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     from solvers.kernels.columns import normalised_columns, rows_by_column
 
     if block.normalise:
-        return normalised_columns(A, block.Q, block.C), memory
+        return normalised_columns(A, block.Q, block.C - A @ block.Q), memory
     return block.threads.over_rows(rows_by_column, A, block.C, block.Q), memory

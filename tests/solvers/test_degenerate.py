@@ -91,7 +91,7 @@ def test_a_tensor_of_one_entry_that_is_not_zero(method):
     rescale=st.booleans(),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
 def test_what_validates_runs(shape, seed, **fields):
     X = np.maximum(0, np.random.default_rng(seed).standard_normal(shape))
     X.flat[0] = 1.0

@@ -24,6 +24,8 @@ def spoiled(index, entry):
         (spoiled((0, 0, 4), np.inf), "NaN or infinite.*first at (0, 0, 4)"),
         (spoiled((slice(2, 4), 3, 1), -1.0), "2 entries are negative, the first at (2, 3, 1).*solvers.clip"),
         (np.asfortranarray(spoiled((2, 3, 1), -1.0)), "first at (2, 3, 1)"),
+        (spoiled(([0, 5], [0, 5], [0, 4]), [-1.0, np.nan]), "1 entries are NaN.*first at (5, 5, 4)"),
+        ([[1.0, 2.0], [3.0]], "rectangular"),
         (-np.ones((3, 3), np.int8), "9 entries are negative"),
         (np.zeros((3, 3)), "all entries are zero"),
         (np.ones(5), "order 1"),
@@ -50,6 +52,18 @@ def test_an_entry_beyond_single_precision_is_refused_when_that_is_asked_for():
         run(spoiled((0, 0, 0), 1e60), method="hals", precision="float32")
 
 
+def test_the_number_of_threads_is_positive():
+    with pytest.raises(InvalidInput, match="threads: is 0"):
+        run(X, method="hals", threads=0)
+
+
+def test_lists_and_arrays_of_weights_are_taken_as_they_are_meant():
+    asked = Settings(rank=2, method="hals", beta=np.array([0.1, 0.2]), stop={"max_iterations": 3})
+    assert asked.beta == (0.1, 0.2)
+    expected = solve(X[0], asked).objective
+    assert solve(X[0].tolist(), asked).objective == expected
+
+
 def test_clip_is_the_remedy():
     clipped = clip(spoiled((2, 3, 1), -1.0))
     assert clipped[2, 3, 1] == 0
@@ -64,6 +78,8 @@ def test_clip_is_the_remedy():
         ({"rank": 0}, "rank"),
         ({"alpha": -1.0}, "alpha"),
         ({"alpha": float("nan")}, "alpha"),
+        ({"alpha": 1e-300}, "alpha"),
+        ({"beta": 1e300}, "beta"),
         ({"beta": (0.1, -0.1, 0.1)}, "beta"),
         ({"method": "sgd"}, "method"),
         ({"penalty": "l2"}, "penalty"),
@@ -104,6 +120,7 @@ def test_a_penalty_for_another_number_of_modes_is_refused(field):
         (lambda factors: [*factors[:2], -factors[2]], "A3: has 20 negative"),
         (lambda factors: [factors[0] * np.nan, *factors[1:]], "A1: has NaN"),
         (lambda factors: [factors[0] * 1j, *factors[1:]], "A1: has dtype complex"),
+        (lambda factors: [factors[0] * 1e70, *factors[1:]], "initial: makes a model out of the range of float64"),
     ],
 )
 def test_bad_initial_factors_are_refused(spoil, words):

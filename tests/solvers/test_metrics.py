@@ -34,10 +34,8 @@ def test_psnr_of_a_known_error():
 
 def test_psnr_lets_several_estimates_share_one_signal():
     true = np.random.default_rng(0).random((20, 3))
-    doubled = true[:, [0, 0, 1]] + 0.01
-    alone = true[:, [0, 1]] + 0.01
-    assert metrics.psnr(doubled, true) < metrics.psnr(alone, true) + 20
-    assert math.isfinite(metrics.psnr(doubled, true))
+    once, twice = true[:, [0]] + 0.01, true[:, [0, 0]] + 0.01
+    assert metrics.psnr(twice, true) == pytest.approx(metrics.psnr(once, true))
 
 
 def test_the_match_score_ignores_order_and_scale():

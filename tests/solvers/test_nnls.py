@@ -55,6 +55,16 @@ def test_a_singular_block_ends_feasible_optimal_and_no_worse(method, seed, rank,
 
 
 @pytest.mark.parametrize("method", EXACT)
+def test_a_solution_of_a_singular_block_stays_where_it_is(method):
+    """Two equal components may share their part in any proportion; nothing is gained by moving it."""
+    random = np.random.default_rng(0)
+    B = random.random((9, 3))[:, [0, 1, 2, 2]]
+    exact = random.random((5, 4)) + 0.1
+    A = solve_block(method, exact, B.T @ B, exact @ (B.T @ B))
+    np.testing.assert_allclose(A, exact, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", EXACT)
 def test_components_of_very_different_scale_are_solved_alike(method):
     random = np.random.default_rng(0)
     B = random.random((12, 4))

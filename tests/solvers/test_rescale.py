@@ -6,11 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from solvers import Settings
+from solvers import METHODS, Settings
+from solvers.block import Memory
 from solvers.problem import resolve
 from solvers.rescale import best_scales
+from solvers.rescale import rescaled as rescale_all
 from tests.solvers.literal import model
-from tests.solvers.problems import start
+from tests.solvers.problems import planted, run, start
 
 weights = st.floats(1e-6, 10) | st.just(0.0)
 
@@ -62,6 +64,26 @@ def test_the_squared_penalty_settles_after_a_few_rounds():
         values.append(asked.penalty(factors))
     assert (np.diff(values) <= 1e-12).all()
     assert abs(values[-1] - values[-2]) < 1e-9 * values[-1]
+
+
+def test_what_a_method_remembers_is_scaled_along():
+    asked = problem((0.1,) * 3, (0.5,) * 3)
+    factors = start((6, 5, 4), 3)
+    kept = [Memory(previous=A + 1.0) for A in factors]
+    scaled, memory = rescale_all(asked, factors, kept)
+    for A, after, before, old in zip(scaled, memory, factors, kept, strict=True):
+        np.testing.assert_allclose(after.previous / old.previous, np.broadcast_to((A / before)[:1], A.shape))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_rescaled_run_ends_balanced(method):
+    """α s² ‖a‖² + β s ‖a‖₁ is the same in every mode for every component that is alive."""
+    X = planted(3).tensor
+    result = run(X, method=method, penalty="l1", rescale=True, alpha=0.05, beta=0.05, iterations=30)
+    shares = np.array([0.05 * np.square(A).sum(axis=0) + 0.05 * A.sum(axis=0) for A in result.factors])
+    alive = result.weights > 1e-9
+    assert alive.any()
+    assert np.ptp(shares[:, alive], axis=0).max() < 1e-8 * shares.max()
 
 
 def test_a_vanished_component_and_a_free_mode_are_left_alone():

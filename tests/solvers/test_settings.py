@@ -2,7 +2,7 @@
 
 import pytest
 
-from solvers import METHODS, Settings
+from solvers import METHODS, Settings, Stop
 
 
 def test_with_only_rank_and_method_everything_is_as_in_the_paper():
@@ -34,6 +34,7 @@ def test_what_is_given_wins_over_the_preset():
     assert settings.method == "hals"
     assert settings.stop.max_seconds == 5
     assert settings.stop.patience == 5
+    assert Settings.recommended(20, method="hals", stop=Stop(max_seconds=5)) == settings
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,23 @@
 """Starting factors: drawn from the seed alone, never dead, and of the right size where asked."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from solvers import Settings, sweeps, synthetic
+from solvers import Settings, estimate_memory, solve, synthetic
 from solvers.door import admit
 from solvers.parallel import Threads
 from solvers.problem import resolve
 from solvers.start import starting_factors
 from tests.solvers.literal import model, relative_error, unfold
-from tests.solvers.problems import planted, start
+from tests.solvers.problems import planted, run, start
 
 
-def drawn(X, **fields):
+def drawn(X, initial=None, **fields):
     with Threads(1) as threads:
         asked = resolve(Settings(**{"rank": 4, "method": "hals", **fields}), X.ndim)
-        return starting_factors(admit(X, None, threads), asked, fields.get("initial"))
+        return starting_factors(admit(X, None, threads), asked, initial)
 
 
 X = planted(3).tensor
@@ -68,7 +70,32 @@ def test_a_nndsvd_start_is_better_than_a_random_one():
 
 def test_mu_never_starts_at_zero():
     assert all((A >= 1e-6).all() for A in drawn(X, method="mu"))
+
+
+def test_mu_lifts_the_zeros_of_given_factors_and_leaves_the_rest():
     given = start(X.shape, 4)
     given[0][0, 0] = 0.0
-    state = next(sweeps(X, Settings(rank=4, method="mu"), initial=given))
-    assert state.factors[0][0, 0] > 0
+    started = drawn(X, method="mu", initial=given)
+    assert started[0][0, 0] == 1e-6
+    assert (started[0][1:] == given[0][1:]).all()
+
+
+def test_a_long_mode_needs_no_square_matrix():
+    """A square matrix of the first mode would take 3 GB here."""
+    made = synthetic.planted((20_000, 5, 4), 3)
+    asked = Settings(rank=3, method="hals", init="nndsvd", stop={"max_iterations": 1})
+    run(made.tensor[:50], rank=3, method="hals", init="nndsvd", iterations=1)
+    tracemalloc.start()
+    solve(made.tensor, asked, threads=1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < estimate_memory(made.tensor, asked).total
+
+
+@pytest.mark.parametrize("norm", [1e-9, 1e9])
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_nndsvd_starts_at_the_right_size_whatever_the_scale_and_order(norm, dtype):
+    entries = np.random.default_rng(0).random((6, 5, 4, 5, 4, 3))
+    entries = (entries * (norm / np.linalg.norm(entries))).astype(dtype)
+    result = run(entries, rank=3, method="hals", alpha=0.0, init="nndsvd", iterations=5)
+    assert result.relative_error < 0.6

@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from solvers import METHODS, InvalidInput, Settings, State, solve, sweeps
+from solvers import METHODS, InvalidInput, Settings, State, solve, sweeps, synthetic
+from solvers.objective import measure
 from solvers.result import Result
-from tests.solvers.problems import planted
+from tests.solvers.problems import planted, start
 
 X = planted(3).tensor
 
@@ -71,6 +73,54 @@ def test_the_clock_stands_while_the_caller_thinks():
         thinking += time.perf_counter() - pause
         computed = state.seconds
     assert computed <= time.perf_counter() - started - thinking
+
+
+def test_the_clock_stands_while_the_objective_is_judged(monkeypatch):
+    def slow(*arguments):
+        pause = time.perf_counter()
+        while time.perf_counter() < pause + 0.2:
+            pass
+        return measure(*arguments)
+
+    monkeypatch.setattr("solvers.frame.measure", slow)
+    result = solve(X, Settings(rank=3, method="apg", stop={"tolerance": 0.0, "max_iterations": 5}), threads=1)
+    assert result.seconds < 0.5
+
+
+def test_an_exact_fit_ends_a_relative_criterion():
+    """There the objective is all rounding: its relative change would never settle."""
+    A, B, C = start((6, 5, 4), 1)
+    tensor = np.einsum("ir,jr,kr->ijk", A, B, C)
+    asked = Settings.recommended(1, alpha=0.0, beta=0.0, stop={"max_iterations": 300})
+    result = solve(tensor, asked)
+    assert result.stop_reason == "tolerance"
+    assert result.relative_error < 1e-6
+
+
+def test_single_precision_stops_where_double_does():
+    """Here the relative error is 0.013: the accelerated formula would jump by more than the tolerance."""
+    tensor = synthetic.planted((60, 30, 25), 5, snr_db=36, seed=1).tensor
+    asked = Settings.recommended(5, beta=1e-3, stop={"max_iterations": 500})
+    double, single = (solve(tensor.astype(dtype), asked) for dtype in ("f8", "f4"))
+    assert double.stop_reason == single.stop_reason == "tolerance"
+    assert single.objective == pytest.approx(double.objective, rel=1e-3)
+
+
+def test_apg_restarts_on_rises_not_on_rounding(monkeypatch):
+    plain, restarts = METHODS["apg"].fallback, 0
+
+    def counted(A, block, memory):
+        nonlocal restarts
+        restarts += 1
+        return plain(A, block, memory)
+
+    counting = replace(METHODS["apg"], fallback=counted)
+    monkeypatch.setattr("solvers.problem.METHODS", {"apg": counting})
+    stop = {"tolerance": 0.0, "max_iterations": 3000}
+    result = solve(X, Settings(rank=3, method="apg", alpha=1e-2, beta=0.05, stop=stop))
+    late = np.abs(np.diff(result.history.objective[-1000:]))
+    assert late.max() < 1e-14 * np.sum(X**2)
+    assert restarts < 3 * 300
 
 
 def test_compiling_is_not_charged_to_the_method(tmp_path):

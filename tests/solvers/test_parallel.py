@@ -1,0 +1,84 @@
+"""Threads share the work, never the bits; BLAS gets its own threads back."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from solvers import Settings, State, solve, sweeps, synthetic
+from solvers.parallel import Threads, single_threaded_blas
+from tests.solvers.problems import planted
+
+
+def blas_threads():
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+def test_the_threads_asked_for_really_work_at_the_same_time():
+    together = threading.Barrier(3, timeout=20)
+    with Threads(3) as threads:
+        assert sorted(threads.each(lambda _: together.wait(), range(3))) == [0, 1, 2]
+
+
+def test_blas_is_limited_inside_and_restored_after_the_last_solver_leaves():
+    before = blas_threads()
+    with single_threaded_blas():
+        with single_threaded_blas():
+            assert blas_threads() == {1}
+        assert blas_threads() == {1}
+    assert blas_threads() == before
+
+
+def test_solvers_in_parallel_leave_blas_as_it_was():
+    before, X = blas_threads(), planted(3).tensor
+    asked = Settings(rank=3, method="anls-bpp", stop={"max_iterations": 30})
+    runs = [threading.Thread(target=solve, args=(X, asked)) for _ in range(4)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert blas_threads() == before
+
+
+SCRIPT = """
+import hashlib, numpy, solvers
+made = solvers.synthetic.planted((30000, 6, 5), 3)
+result = solvers.solve(made.tensor, solvers.Settings(rank=40, method={method!r}, stop={{"max_iterations": 2}}))
+print(hashlib.sha256(b"".join(A.tobytes() for A in [made.tensor, *result.factors])).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("method", ["mu", "anls-bpp"])
+def test_the_threads_of_blas_do_not_show_in_the_bits(method):
+    """Long modes, so that even the small products would be worth two threads to BLAS."""
+    digests = set()
+    for count in ("1", "2"):
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": count}
+        command = [sys.executable, "-c", SCRIPT.format(method=method)]
+        digests.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+    assert len(digests) == 1
+
+
+RESUME = """
+import hashlib, sys, numpy, solvers
+X = solvers.synthetic.planted((20, 9, 8), 3).tensor
+state = solvers.State.from_bytes(open(sys.argv[1], "rb").read())
+*_, last = solvers.sweeps(X, state.settings, resume=state)
+print(hashlib.sha256(b"".join(A.tobytes() for A in last.factors)).hexdigest())
+"""
+
+
+def test_a_state_resumes_in_another_process(tmp_path):
+    X = synthetic.planted((20, 9, 8), 3).tensor
+    asked = Settings(rank=5, method="apg", rescale=True, beta=0.01, stop={"max_iterations": 20, "tolerance": 0.0})
+    states = list(sweeps(X, asked))
+    (tmp_path / "state").write_bytes(states[7].to_bytes())
+    command = [sys.executable, "-c", RESUME, str(tmp_path / "state")]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    assert output == hashlib.sha256(b"".join(A.tobytes() for A in states[-1].factors)).hexdigest()
+    assert isinstance(State.from_bytes(states[7].to_bytes()).factors[0], np.ndarray)
