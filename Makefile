@@ -2,10 +2,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: test lint check bench clean
+.PHONY: serve test lint bench clean
+
+serve: $(VENV)/installed
+	$(BIN)/ncp serve
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses 2 tests/solvers tests/test_readme.py
+	$(BIN)/pytest tests/worker tests/app
 
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
@@ -14,11 +18,13 @@ lint: $(VENV)/installed
 	$(BIN)/lint-imports
 
 bench: $(VENV)/installed
-	$(BIN)/python -m benchmarks.sweeps
+	$(BIN)/python -m benchmarks
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m compileall -q app solvers worker
+	$(BIN)/python -c 'from worker.warm import warm; warm()'  # compiles the kernels, so that no first start waits
 	touch $@
 
 clean:

@@ -68,20 +68,22 @@ class Halves:
     def without_inner(self, weights: Array) -> Array:
         """Σ over the inner modes; weights is R × inner, the result R × (before · after)."""
         before, inner, after = self._blocks.shape
-        if after >= min(inner, NARROW * self._pieces):
-            kept = np.empty((before, len(weights), after), self._blocks.dtype)
+        cut_after = after >= min(inner, NARROW * self._pieces)
+        if not cut_after and self._pieces * before * after <= max(inner, NARROW**2 * self._pieces):
 
-            def piece(part: slice) -> None:
-                np.matmul(weights, self._blocks[:, :, part], out=kept[:, :, part])
+            def term(part: slice) -> Array:
+                summed: Array = weights[:, part] @ self._blocks[:, part]
+                return summed
 
-            self._threads.each(piece, slabs(after, self._pieces))
-            return _components_first(kept)
+            return _components_first(_total(self._threads.each(term, slabs(inner, self._pieces))))
+        kept = np.empty((before, len(weights), after), self._blocks.dtype)
 
-        def term(part: slice) -> Array:
-            summed: Array = weights[:, part] @ self._blocks[:, part]
-            return summed
+        def piece(part: slice) -> None:
+            place = (slice(None), slice(None), part) if cut_after else (part, slice(None), slice(None))
+            np.matmul(weights, self._blocks[place], out=kept[place])
 
-        return _components_first(_total(self._threads.each(term, slabs(inner, self._pieces))))
+        self._threads.each(piece, slabs(after if cut_after else before, self._pieces))
+        return _components_first(kept)
 
     def without_outer(self, weights: Array) -> Array:
         """Σ over the outer modes; weights is R × (before · after), the result R × inner."""

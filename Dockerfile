@@ -1,0 +1,28 @@
+# One image for every part: `ncp api`, `ncp worker`, or `ncp serve` for all of it.
+FROM python:3.11-slim-bookworm AS build
+WORKDIR /src
+COPY pyproject.toml README.md constraints.txt ./
+COPY solvers solvers
+COPY worker worker
+COPY app app
+# pip compiles to bytecode as it installs, so no start pays for it.
+RUN python -m venv /opt/ncp && /opt/ncp/bin/pip install --no-cache-dir --compile --constraint constraints.txt .
+
+FROM python:3.11-slim-bookworm
+# HALS and others compile with numba on first use; the cache must be writable for the user that runs them.
+ENV PATH=/opt/ncp/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    NUMBA_CACHE_DIR=/var/cache/ncp \
+    NCP_DATA=/var/lib/ncp \
+    NCP_HOST=0.0.0.0 \
+    NCP_PORT=8000
+RUN useradd --system --uid 10001 --home-dir /var/lib/ncp ncp \
+    && install -d -o ncp -g ncp /var/lib/ncp /var/cache/ncp
+COPY --from=build /opt/ncp /opt/ncp
+USER ncp
+VOLUME /var/lib/ncp
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=20s --retries=3 \
+    CMD python -c "import urllib.request; urllib.request.urlopen('http://127.0.0.1:$NCP_PORT/healthz', timeout=4)"
+CMD ["ncp", "api"]

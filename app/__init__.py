@@ -1,0 +1,1 @@
+"""HTTP: the routes, the event stream and the page of the lab server."""

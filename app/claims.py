@@ -1,0 +1,62 @@
+"""What a server must have for itself: its port and its data folder."""
+
+import fcntl
+import os
+import socket
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+from worker.files import private_folder
+
+# Connections that wait while the API is started again.
+BACKLOG = 2048
+PATIENCE_SECONDS = 2.0
+
+
+class Taken(RuntimeError):
+    """Somebody else has it, or it cannot be had."""
+
+
+def take_port(host: str, port: int) -> socket.socket:
+    """A listening socket, bound before anything starts and kept while the API is started again."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise Taken(f"{host} is no address of this machine ({error.strerror}); choose another with --host") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise Taken(f"port {port} on {host} cannot be used ({error.strerror}); choose another with --port") from error
+    return listener
+
+
+def take_folder(path: Path) -> BinaryIO:
+    """The data folder, ours alone while the file is open, here or in a child: two servers would spoil its files.
+
+    A server that was just killed has it for another moment, until its last child is gone.
+    """
+    try:
+        descriptor = os.open(private_folder(path) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Taken(f"the data folder {path} cannot be used ({error.strerror}); choose another with --data") from error
+    lock = os.fdopen(descriptor, "rb")
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not _locked(lock):
+        if time.monotonic() > deadline:
+            lock.close()
+            raise Taken(f"another server uses the data folder {path}; stop it, or choose another with --data")
+        time.sleep(0.05)
+    return lock
+
+
+def _locked(lock: BinaryIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,95 @@
+"""The `ncp` command: `ncp serve` runs everything on this machine, `ncp api` and `ncp worker` one part of it."""
+
+import argparse
+import ipaddress
+import sys
+from collections.abc import Sequence
+
+from pydantic import ValidationError
+
+from worker.configuration import Configuration
+
+VERBS = {
+    "serve": "start Redis, the worker and the API on this machine, and stop them together",
+    "api": "start the HTTP part alone; needs NCP_REDIS_URL",
+    "worker": "start a worker alone; needs NCP_REDIS_URL and the same files as the API",
+}
+OPTIONS = {
+    "serve": ("host", "port", "data", "redis_url", "workers", "allow_open", "log_level"),
+    "api": ("host", "port", "data", "redis_url", "allow_open", "log_level"),
+    "worker": ("data", "redis_url", "workers", "log_level"),
+}
+REFUSED = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Options win over NCP_ variables; a wrong one is one clear line and exit code 2."""
+    chosen = vars(_parser().parse_args(arguments))
+    verb, fd = chosen.pop("verb"), chosen.pop("fd", None)
+    given = {name: value for name, value in chosen.items() if value is not None}
+    try:
+        configuration = Configuration(**given)
+    except ValidationError as error:
+        return _refuse("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
+    return _start(verb, configuration, fd)
+
+
+def _start(verb: str, configuration: Configuration, fd: int | None) -> int:
+    """Each part is imported only when it is asked for: a worker loads no web server."""
+    if verb != "worker" and fd is None and not (is_loopback(configuration.host) or configuration.allow_open):
+        return _refuse(
+            f"{configuration.host} can be reached from other machines and this server asks for no keys; "
+            "listen on 127.0.0.1, or set NCP_ALLOW_OPEN=true if the network is closed"
+        )
+    if verb == "serve":
+        from app.serve import serve
+
+        return serve(configuration)
+    if configuration.redis_url is None:
+        return _refuse(f"ncp {verb} needs a Redis: set NCP_REDIS_URL, or use ncp serve")
+    if verb == "worker":
+        from worker.queue import run_worker
+
+        return run_worker(configuration)
+    from app.server import run_api
+
+    return run_api(configuration, fd)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("ncp", description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="|".join(VERBS))
+    for verb, summary in VERBS.items():
+        part = verbs.add_parser(verb, help=summary, description=summary)
+        for name in OPTIONS[verb]:
+            _add_option(part, name)
+        if verb == "api":
+            part.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # the launcher's socket, already listening
+    return parser
+
+
+def _add_option(parser: argparse.ArgumentParser, name: str) -> None:
+    """An option is a field of the configuration: one description, one place of validation."""
+    field = Configuration.model_fields[name]
+    flag, told = "--" + name.replace("_", "-"), f"{field.description} (NCP_{name.upper()}, {field.default})"
+    if field.annotation is bool:
+        parser.add_argument(flag, action="store_const", const=True, help=told.replace("%", "%%"))
+    else:
+        parser.add_argument(flag, metavar=name.upper(), help=told.replace("%", "%%"))
+
+
+def _refuse(reason: str) -> int:
+    print(f"ncp: {reason}", file=sys.stderr)
+    return REFUSED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The factors, in the formats a lab reads."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from app.deps import Owner, Records, Store
+from app.files import serve_file
+from app.refusals import refusals
+from worker.errors import NotFound, NotYet
+
+Format = Annotated[Literal["npz", "mat"], Query(description="npz for numpy, mat for MATLAB; both name them A1 … AN")]
+Mode = Annotated[int, Path(ge=1, description="counted from 1")]
+LOOKS = 10
+DOCUMENTED = refusals(304, 400, 404, 409, 416)
+router = APIRouter(prefix="/v1/jobs/{job_id}/factors", tags=["factors"])
+
+
+@router.head("", include_in_schema=False)
+@router.get("", response_class=Response, responses=DOCUMENTED)
+def get_factors(
+    job_id: str, request: Request, owner: Owner, records: Records, store: Store, format: Format = "npz"
+) -> Response:
+    """All factors in one file. While the job runs they are its last checkpoint's."""
+    return _serve(request, records, store, owner, job_id, f"factors.{format}")
+
+
+@router.head("/{mode}", include_in_schema=False)
+@router.get("/{mode}", response_class=Response, responses=DOCUMENTED)
+def get_factor(job_id: str, mode: Mode, request: Request, owner: Owner, records: Records, store: Store) -> Response:
+    """The factor of one mode as `.npy`, its shape length × rank."""
+    return _serve(request, records, store, owner, job_id, f"A{mode}.npy")
+
+
+def _serve(request: Request, records: Records, store: Store, owner: str, job_id: str, name: str) -> Response:
+    """A running job's worker may replace the checkpoint between finding and opening its files: then look again."""
+    job = records.job(owner, job_id)
+    for left in reversed(range(LOOKS)):
+        try:
+            file = store.job(job.id).factors_file(name)
+            return serve_file(request, file.path, file.sha256, f"{job_id}-{name}")
+        except (FileNotFoundError, NotFound, NotYet):
+            if not left:
+                raise
+    raise NotYet(job_id)

@@ -1,0 +1,43 @@
+"""Whether a job can run at all, told before anything is queued."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from solvers import Settings, estimate_memory
+from solvers.problem import resolve
+from worker.contract import JobRequest
+from worker.errors import DoesNotFit
+from worker.records import Records
+from worker.store import Store
+
+
+def check_fit(request: JobRequest, owner: str, records: Records, store: Store, memory_limit: int) -> None:
+    """The tensor and the initial job are the caller's; modes, rank and memory fit. Reads no entry of the tensor."""
+    tensor = store.open_tensor(records.tensor(owner, request.tensor_id).sha256)
+    settings = request.settings()
+    resolve(settings, tensor.ndim)
+    _check_memory(tensor, settings, memory_limit)
+    if request.initial is not None:
+        job_id = records.job(owner, request.initial.job_id).id
+        _check_initial(store, job_id, tensor.shape, request.rank)
+
+
+def _check_memory(tensor: NDArray[Any], settings: Settings, limit: int) -> None:
+    needed = estimate_memory(tensor, settings).total
+    if needed <= limit:
+        return
+    problem = f"{settings.rank} needs about {needed:,} bytes beside the tensor; a job may take {limit:,}"
+    raise DoesNotFit("rank", problem, "lower the rank, or ask the operator to raise NCP_MAX_JOB_MEMORY_BYTES")
+
+
+def _check_initial(store: Store, job_id: str, shape: tuple[int, ...], rank: int) -> None:
+    found = [A.shape for A in store.job(job_id).factors()]
+    wanted = [(length, rank) for length in shape]
+    if found != wanted:
+        problem = f"has factors of shapes {_told(found)}, this job needs {_told(wanted)}"
+        raise DoesNotFit("initial.job_id", problem, "name a job of the same shape and rank")
+
+
+def _told(shapes: list[Any]) -> str:
+    return ", ".join("×".join(map(str, shape)) for shape in shapes)

@@ -1,0 +1,84 @@
+"""The one file of a multipart form, as a stream: part headers are read here, the file's bytes pass through."""
+
+from collections.abc import AsyncIterator
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from worker.errors import BadTensor
+
+FIELD = "file"
+
+
+class FormFile:
+    """Iterate over it for the bytes of field `file`; `filename` is known from the first of them on."""
+
+    def __init__(self, content_type: str, stream: AsyncIterator[bytes]) -> None:
+        self.filename: str | None = None
+        self._stream = stream
+        self._header, self._value = b"", b""
+        self._inside = self._found = self._ended = False
+        self._chunks: list[bytes] = []
+        self._parser = self._make_parser(content_type)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for chunk in self._stream:
+            self._feed(chunk)
+            ready, self._chunks = self._chunks, []
+            for piece in ready:
+                yield piece
+        if not self._found:
+            raise BadTensor(FIELD, "is missing from the form", f"send the .npy file as field {FIELD!r}")
+        if not self._ended:
+            raise BadTensor("body", "the multipart form ends too early", "send it again, to its closing boundary")
+
+    def _make_parser(self, content_type: str) -> MultipartParser:
+        _, options = parse_options_header(content_type)
+        if b"boundary" not in options:
+            raise BadTensor("Content-Type", "names no boundary", "let the HTTP library write this header")
+        callbacks = {
+            "on_header_field": self._on_header_field,
+            "on_header_value": self._on_header_value,
+            "on_header_end": self._on_header_end,
+            "on_part_data": self._on_part_data,
+            "on_part_end": self._on_part_end,
+            "on_end": self._on_end,
+        }
+        return MultipartParser(options[b"boundary"], callbacks)  # type: ignore[arg-type]
+
+    def _feed(self, chunk: bytes) -> None:
+        try:
+            self._parser.write(chunk)
+        except FormParserError as error:
+            raise BadTensor("body", f"is no multipart form: {error}", "send the raw bytes instead") from error
+
+    def _on_header_field(self, chunk: bytes, start: int, end: int) -> None:
+        self._header += chunk[start:end]
+
+    def _on_header_value(self, chunk: bytes, start: int, end: int) -> None:
+        self._value += chunk[start:end]
+
+    def _on_header_end(self) -> None:
+        if self._header.lower() == b"content-disposition":
+            _, options = parse_options_header(self._value)
+            self._inside = options.get(b"name") == FIELD.encode()
+            self._enter(options.get(b"filename", b""))
+        self._header = self._value = b""
+
+    def _enter(self, filename: bytes) -> None:
+        if not self._inside:
+            return
+        if self._found:
+            raise BadTensor(FIELD, "is in the form twice", "send one tensor per request")
+        self._found = True
+        self.filename = filename.decode(errors="replace") or None
+
+    def _on_part_data(self, chunk: bytes, start: int, end: int) -> None:
+        if self._inside:
+            self._chunks.append(chunk[start:end])
+
+    def _on_part_end(self) -> None:
+        self._inside = False
+
+    def _on_end(self) -> None:
+        self._ended = True

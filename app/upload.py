@@ -1,0 +1,71 @@
+"""The bytes of an upload on their way to the disk: streamed, counted, written and hashed in a thread."""
+
+import base64
+import binascii
+import re
+from collections.abc import AsyncIterator
+
+from anyio import to_thread
+from fastapi import Request
+
+from app.multipart import FormFile
+from app.problems import TooLarge, UnsupportedMedia
+from worker.errors import BadTensor
+from worker.uploads import Upload
+
+# Written at once: a hop to a thread per network packet would cost more than the write.
+CHUNK = 1 << 20
+DIGEST = re.compile(r"(?:^|,)\s*sha-256\s*=\s*:([^:]*):")
+# What a multipart form adds around its file: boundaries and part headers.
+FORM_ALLOWANCE = 64 << 10
+
+
+def tensor_stream(request: Request) -> AsyncIterator[bytes] | FormFile:
+    """The tensor's bytes, however they were sent."""
+    content_type = request.headers.get("content-type", "")
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMedia("The body is compressed; send the .npy file as it is.")
+    if content_type.lower().startswith("multipart/form-data"):
+        return FormFile(content_type, request.stream())
+    if content_type.lower().startswith(("multipart/", "application/json")):
+        raise UnsupportedMedia(f"{content_type} is no tensor; send application/octet-stream or multipart/form-data.")
+    return request.stream()
+
+
+def check_length(request: Request, limit: int) -> None:
+    """Refuse by Content-Length alone, before a byte is read."""
+    told = request.headers.get("content-length", "")
+    allowance = FORM_ALLOWANCE if request.headers.get("content-type", "").startswith("multipart/") else 0
+    if told.isdecimal() and int(told) > limit + allowance:
+        raise TooLarge(limit)
+
+
+def expected_sha256(request: Request) -> str | None:
+    """The digest in `Repr-Digest: sha-256=:…:` (RFC 9530) as hexadecimal; other algorithms are left alone."""
+    found = DIGEST.search(request.headers.get("repr-digest", ""))
+    if found is None:
+        return None
+    try:
+        digest = base64.b64decode(found[1], validate=True)
+    except binascii.Error as error:
+        raise BadTensor("Repr-Digest", "is not base64 between colons", "send sha-256=:BASE64:") from error
+    return digest.hex()
+
+
+async def receive(stream: AsyncIterator[bytes] | FormFile, upload: Upload, limit: int) -> None:
+    """Everything to the disk, never more than a few pieces in memory."""
+    held: list[bytes] = []
+    waiting = size = 0
+    async for piece in stream:
+        size, waiting = size + len(piece), waiting + len(piece)
+        if size > limit:
+            raise TooLarge(limit)
+        held.append(piece)
+        if waiting >= CHUNK:
+            await to_thread.run_sync(_write, upload, held)
+            held, waiting = [], 0
+    await to_thread.run_sync(_write, upload, held)
+
+
+def _write(upload: Upload, pieces: list[bytes]) -> None:
+    upload.write(b"".join(pieces))

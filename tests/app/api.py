@@ -1,0 +1,135 @@
+"""The HTTP room alone, on a real port, in a thread of the test: real requests, and an owner per header."""
+
+import io
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import httpx
+import numpy as np
+import uvicorn
+from fastapi import FastAPI, Request
+from numpy.typing import NDArray
+
+from app.main import create_app
+from app.server import Server
+from tests.stack import wait_for
+from worker.configuration import Configuration
+
+OWNER = "X-Test-Owner"
+
+
+class Api(NamedTuple):
+    address: str
+    app: FastAPI
+    server: Server
+
+
+def owner_by_header(request: Request) -> str:
+    return request.headers.get(OWNER, "local")
+
+
+@contextmanager
+def api(configuration: Configuration, extend: Callable[[FastAPI], None] = lambda app: None) -> Iterator[Api]:
+    """Ready when the context begins; ended as SIGTERM ends it."""
+    app = create_app(configuration, owner_by_header)
+    extend(app)
+    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=10)
+    server = Server(config, app)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_for(lambda: server.started or not thread.is_alive(), what="the API")
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield Api(f"http://127.0.0.1:{port}", app, server)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+    assert not thread.is_alive(), "the API did not end"
+
+
+@contextmanager
+def client(address: str, owner: str = "local") -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=address, timeout=30, headers={OWNER: owner}, trust_env=False) as made:
+        yield made
+
+
+def npy(array: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def planted(*shape: int, rank: int = 3, seed: int = 1) -> NDArray[np.float64]:
+    """A nonnegative tensor of that rank with a little noise."""
+    random = np.random.default_rng(seed)
+    factors = [random.random((length, rank)) for length in shape]
+    letters = "abcdefgh"[: len(shape)]
+    exact = np.einsum(",".join(f"{letter}r" for letter in letters) + f"->{letters}", *factors)
+    return np.asarray(exact + 0.01 * random.random(shape), np.float64)
+
+
+def upload(lab: httpx.Client, array: NDArray[Any], name: str | None = None) -> dict[str, Any]:
+    answer = lab.post("/v1/tensors", content=npy(array), params={"name": name} if name else None)
+    assert answer.status_code == 201, answer.text
+    record: dict[str, Any] = answer.json()
+    return record
+
+
+def submit(lab: httpx.Client, tensor_id: str, **fields: Any) -> dict[str, Any]:
+    answer = lab.post("/v1/jobs", json={"tensor_id": tensor_id, "rank": 3, "method": "hals", **fields})
+    assert answer.status_code == 202, answer.text
+    job: dict[str, Any] = answer.json()
+    return job
+
+
+def finished(lab: httpx.Client, job_id: str, seconds: float = 60) -> dict[str, Any]:
+    """The job once it has ended."""
+
+    def look() -> dict[str, Any] | None:
+        job: dict[str, Any] = lab.get(f"/v1/jobs/{job_id}").json()
+        return job if job["finished_at"] else None
+
+    return wait_for(look, seconds, f"job {job_id}")
+
+
+def refused(answer: httpx.Response, status: int, word: str | None = None) -> dict[str, Any]:
+    """The problem in a refusal, checked for what every refusal promises."""
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = json.loads(answer.content)
+    assert problem["status"] == status
+    assert problem["request_id"] == answer.headers["x-request-id"]
+    assert problem["title"]
+    assert problem["detail"]
+    assert "Traceback" not in answer.text
+    assert ".py" not in answer.text
+    if word is not None:
+        assert problem["type"] == f"urn:sparse-ncp:problem:{word}"
+    return problem
+
+
+class Sent(NamedTuple):
+    id: str
+    kind: str
+    content: dict[str, Any]
+
+
+def events(lab: httpx.Client, job_id: str, after: str | None = None) -> Iterator[Sent]:
+    """The events of one connection, until the server ends it."""
+    headers = {"Last-Event-ID": after} if after else {}
+    with lab.stream("GET", f"/v1/jobs/{job_id}/events", headers=headers) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        fields: dict[str, str] = {}
+        for line in answer.iter_lines():
+            if line:
+                name, _, value = line.partition(": ")
+                fields[name] = value
+            elif "id" in fields:
+                yield Sent(fields["id"], fields["event"], json.loads(fields["data"]))
+                fields = {}
+            else:
+                fields = {}

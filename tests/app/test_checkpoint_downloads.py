@@ -1,0 +1,59 @@
+"""Downloads of a running job, while its worker replaces the checkpoint under them."""
+
+import hashlib
+import io
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from solvers import Settings, sweeps
+from tests.app.api import api, client, planted, submit, upload
+from tests.stack import embedded_redis, wait_for
+from worker.configuration import Configuration
+from worker.store import Store
+
+# A hundred times as often as a worker does by default.
+PAUSE_SECONDS = 0.1
+
+
+@contextmanager
+def checkpoints(configuration: Configuration, job_id: str) -> Iterator[None]:
+    """A worker that does nothing but replace its checkpoint."""
+    folder, stop = Store(configuration.data).job(job_id), threading.Event()
+    settings = Settings.model_validate({"rank": 3, "method": "mu", "stop": {"tolerance": 0}})
+
+    def work() -> None:
+        for state in sweeps(planted(6, 5, 4), settings, threads=1):
+            folder.drop_checkpoints(keep=folder.save_checkpoint(1, state))
+            if stop.wait(PAUSE_SECONDS):
+                return
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_every_download_is_whole_however_fast_checkpoints_follow(tmp_path: Path) -> None:
+    with embedded_redis(tmp_path) as configuration, api(configuration) as running, client(running.address) as caller:
+        job = submit(caller, upload(caller, planted(6, 5, 4))["id"])["id"]
+
+        def download(turn: int) -> str:
+            answer = caller.get(f"/v1/jobs/{job}/factors" + ("", "/1", "/3", "?format=mat")[turn % 4])
+            assert answer.status_code == 200, answer.text
+            assert answer.headers["etag"] == f'"{hashlib.sha256(answer.content).hexdigest()}"'
+            if turn % 4 == 0:
+                assert len(np.load(io.BytesIO(answer.content), allow_pickle=False)) == 3
+            return answer.headers["etag"]
+
+        with checkpoints(configuration, job), ThreadPoolExecutor(4) as pool:
+            wait_for(lambda: caller.get(f"/v1/jobs/{job}/factors").status_code == 200, 30, "the first checkpoint")
+            seen = set(pool.map(download, range(300)))
+        assert len(seen) > 3

@@ -1,0 +1,87 @@
+"""What is written down for operators is true."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+
+from tests.app.api import npy, planted
+from tests.stack import ROOT, server
+from worker.configuration import Configuration
+
+README = (ROOT / "README.md").read_text()
+
+
+def compose() -> dict[str, Any]:
+    read: dict[str, Any] = YAML(typ="safe").load(ROOT / "docker-compose.yml")
+    return read
+
+
+@pytest.mark.parametrize("field", Configuration.model_fields)
+def test_the_readme_tells_every_setting_with_its_default(field: str) -> None:
+    row = re.search(rf"^\| `NCP_{field.upper()}` \| ([^|]*) \|", README, re.MULTILINE)
+    assert row is not None, f"NCP_{field.upper()} is not in the README's table"
+    default = Configuration.model_fields[field].default
+    assert row[1].strip() == (f"`{default}`" if default is not None else "–")
+
+
+def test_the_readme_tells_no_setting_that_is_not_there() -> None:
+    told = {name.lower() for name in re.findall(r"NCP_([A-Z_]+[A-Z])", README)}
+    assert told <= Configuration.model_fields.keys()
+
+
+def test_the_compose_file_follows_the_schema() -> None:
+    checker = [str(Path(sys.executable).parent / "check-jsonschema"), "--builtin-schema", "vendor.compose-spec"]
+    checked = subprocess.run([*checker, str(ROOT / "docker-compose.yml")], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_compose_files_redis_keeps_every_record() -> None:
+    command = " ".join(compose()["services"]["redis"]["command"])
+    for promise in ("--appendonly yes", "--appendfsync always", "--maxmemory-policy noeviction"):
+        assert promise in command
+
+
+def test_the_compose_file_sets_only_settings_that_are_there() -> None:
+    names = {name for part in compose()["services"].values() for name in part.get("environment", {})}
+    names |= set(re.findall(r"(NCP_[A-Z_]+)=", (ROOT / "Dockerfile").read_text()))
+    assert {name.removeprefix("NCP_").lower() for name in names} <= Configuration.model_fields.keys()
+
+
+def test_workers_can_be_scaled_and_have_time_to_hand_jobs_back() -> None:
+    worker = compose()["services"]["worker"]
+    assert "container_name" not in worker
+    assert "ports" not in worker
+    assert float(worker["stop_grace_period"].removesuffix("s")) >= Configuration.model_fields["stop_seconds"].default
+    assert all("stop_grace_period" in part for part in compose()["services"].values())
+
+
+def test_the_compose_file_publishes_on_loopback_only() -> None:
+    ports = [port for part in compose()["services"].values() for port in part.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_the_image_runs_as_nobody_special_and_reports_its_health() -> None:
+    lines = (ROOT / "Dockerfile").read_text()
+    assert re.search(r"^USER ncp$", lines, re.MULTILINE)
+    assert re.search(r"^HEALTHCHECK ", lines, re.MULTILINE)
+    assert "--compile" in lines
+
+
+def test_the_readmes_first_job_runs_as_written(tmp_path: Path) -> None:
+    found = re.search(r"### First job\n\n```sh\n(.*?)```", README, re.DOTALL)
+    assert found is not None, "the README shows no first job"
+    (tmp_path / "tensor.npy").write_bytes(npy(planted(9, 8, 7)))
+    with server(tmp_path, min_free_bytes=1) as running:
+        script = found[1].replace("http://127.0.0.1:8000", running.address)
+        ran = subprocess.run(["bash", "-eu", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert "event: end" in ran.stdout
+    with np.load(tmp_path / "factors.npz") as factors:
+        assert [factors[f"A{mode}"].shape for mode in (1, 2, 3)] == [(9, 8), (8, 8), (7, 8)]

@@ -1,0 +1,152 @@
+"""`ncp serve`: one command starts, watches and stops everything."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+
+from tests.stack import ROOT, Server, descendants, interrupt, server, wait_for
+from tests.worker.lab import ended, job_process, put, random_tensor, reached, request
+from worker.configuration import Configuration
+from worker.contract import Job
+from worker.records import Records
+from worker.store import Store
+from worker.wake import wake
+
+LONG = {"rank": 8, "method": "apg", "stop": {"max_iterations": 2000, "tolerance": 0}}
+
+
+def serve(data: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """`ncp serve` that is expected to refuse."""
+    command = [sys.executable, "-m", "app.command", "serve", "--data", str(data), *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def configuration(running: Server) -> Configuration:
+    return Configuration(data=running.data, redis_url=f"unix://{running.data.absolute()}/redis/redis.sock")
+
+
+def part(running: Server, name: str) -> psutil.Process:
+    """The launcher's child that is this part."""
+
+    def look() -> psutil.Process | None:
+        try:
+            children = psutil.Process(running.process.pid).children()
+            return next((child for child in children if name in [*child.cmdline(), child.name()[:6]]), None)
+        except psutil.NoSuchProcess:
+            return None  # a child that has just died, a zombie among them
+
+    return wait_for(look, what=name)
+
+
+def long_job(running: Server) -> Job:
+    """Submitted, and on its way."""
+    records = Records.of(configuration(running))
+    tensor = put(records, Store(running.data), random_tensor(40, 40, 40))
+    job, _ = records.submit("local", request(tensor, **LONG))
+    wake(configuration(running))
+    reached(records, job, 20)
+    return job
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    return not psutil.wait_procs(processes, timeout=20)[1]
+
+
+def test_it_is_ready_soon_and_ctrl_c_hands_running_jobs_back(tmp_path: Path) -> None:
+    started = time.monotonic()
+    with server(tmp_path) as running:
+        # Under five seconds on an idle machine; a test may have to share it.
+        assert time.monotonic() - started < 20
+        assert httpx.get(f"{running.address}/readyz").status_code == 200
+        for folder in (running.data, running.data / "redis", running.data / "tensors"):
+            assert folder.stat().st_mode & 0o077 == 0
+        job = long_job(running)
+        below = descendants(running.process.pid)
+        interrupt(running.process)
+        assert running.process.wait(60) == 0
+        assert gone(below)
+    with server(tmp_path) as running:
+        records = Records.of(configuration(running))
+        done = ended(records, job)
+        assert (done.state, done.attempt) == ("succeeded", 1)
+
+
+def test_killing_the_launcher_leaves_no_orphan_and_its_job_goes_on(tmp_path: Path) -> None:
+    with server(tmp_path, checkpoint_seconds=0.05) as running:
+        job = long_job(running)
+        computing = job_process(part(running, "worker").pid)
+        below = descendants(running.process.pid)
+        assert computing in below
+        running.process.kill()
+        running.process.wait()
+        assert gone(below)
+    started = time.monotonic()
+    with server(tmp_path) as running:
+        done = ended(Records.of(configuration(running)), job)
+        assert (done.state, done.attempt) == ("succeeded", 2)
+        assert done.started_at is not None
+        assert time.monotonic() - started < 60
+
+
+def test_a_port_in_use_is_one_clear_line_and_exit_code_two(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = serve(tmp_path / "data", "--port", str(port))
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines() == [
+        f"ncp: port {port} on 127.0.0.1 cannot be used (Address already in use); choose another with --port"
+    ]
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+    with server(tmp_path) as running:
+        refused = serve(running.data, "--port", "0")
+        assert refused.returncode == 2
+        assert len(refused.stderr.splitlines()) == 1
+        assert "another server uses the data folder" in refused.stderr
+        assert httpx.get(f"{running.address}/healthz").status_code == 200
+
+
+def test_a_folder_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused = serve(tmp_path / "file", "--port", "0")
+    assert refused.returncode == 2
+    assert len(refused.stderr.splitlines()) == 1
+
+
+def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
+    with server(tmp_path) as running:
+        for name in ("api", "worker", "valkey"):
+            before = part(running, name)
+            before.send_signal(signal.SIGKILL)
+            wait_for(lambda: part(running, name).pid != before.pid, what=f"a new {name}")  # noqa: B023
+        wait_for(lambda: _is_ready(running), what="the server to be ready again")
+        assert "started again" in running.log.read_text()
+        job = long_job(running)
+        assert ended(Records.of(configuration(running)), job).state == "succeeded"
+
+
+def _is_ready(running: Server) -> bool:
+    try:
+        return httpx.get(f"{running.address}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def test_asked_twice_it_does_not_wait(tmp_path: Path) -> None:
+    with server(tmp_path) as running:
+        worker = part(running, "worker")
+        worker.suspend()
+        below = descendants(running.process.pid)
+        interrupt(running.process)
+        wait_for(lambda: len(descendants(running.process.pid)) < len(below), what="the API to stop")
+        interrupt(running.process)
+        assert running.process.wait(20) == 0
+        assert gone(below)

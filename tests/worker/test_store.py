@@ -1,0 +1,241 @@
+"""Files are whole or absent, private, and stored once."""
+
+import hashlib
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.io
+
+from solvers import Settings, State, Stop, sweeps
+from tests.worker.lab import npy, put, random_tensor, row, same_bits
+from worker.contract import Event
+from worker.errors import BadTensor, NotFound, NotYet, StoreFull
+from worker.outcome import result_of
+from worker.records import Records
+from worker.store import Store
+
+
+def files_in(store: Store) -> list[Path]:
+    return [path for path in store.root.rglob("*") if path.is_file() and path.name != ".lock"]
+
+
+def keep(store: Store, content: bytes, sha256: str | None = None) -> None:
+    with store.upload() as upload:
+        upload.write(content)
+        upload.keep(sha256)
+
+
+def left_long_ago(store: Store, name: str) -> None:
+    path = store.root / "uploads" / name
+    path.touch()
+    os.utime(path, (0, 0))
+
+
+def states(count: int) -> list[State]:
+    settings = Settings(rank=2, method="apg", stop=Stop(max_iterations=count, tolerance=0))
+    return list(sweeps(random_tensor(4, 5, 6), settings))
+
+
+@contextmanager
+def room_for(nbytes: int) -> Iterator[None]:
+    """No file may grow beyond this."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def test_an_upload_is_kept_under_its_digest(store: Store) -> None:
+    content = npy(random_tensor(4, 5, 6))
+    with store.upload() as upload:
+        upload.write(content[:100])
+        upload.write(content[100:])
+        sha256, facts = upload.keep(hashlib.sha256(content).hexdigest())
+    assert sha256 == hashlib.sha256(content).hexdigest()
+    assert facts.shape == (4, 5, 6)
+    assert np.array_equal(store.open_tensor(sha256), random_tensor(4, 5, 6))
+    assert files_in(store) == [store.tensor_path(sha256)]
+
+
+def test_everything_is_private(store: Store) -> None:
+    with store.upload() as upload:
+        upload.write(npy(random_tensor(4, 5)))
+        upload.keep()
+    store.job("j").save_checkpoint(1, states(1)[0])
+    for path in [store.root, *store.root.rglob("*")]:
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+@pytest.mark.parametrize("content", [npy(-random_tensor(3, 3)), b"no tensor", b""])
+def test_a_refused_upload_leaves_nothing_behind(store: Store, content: bytes) -> None:
+    with pytest.raises(BadTensor):
+        keep(store, content)
+    assert files_in(store) == []
+
+
+def test_a_wrong_digest_leaves_nothing_behind(store: Store) -> None:
+    with pytest.raises(BadTensor, match="does not match"):
+        keep(store, npy(random_tensor(3, 3)), "0" * 64)
+    assert files_in(store) == []
+
+
+def test_an_abandoned_upload_leaves_nothing_behind(store: Store) -> None:
+    with store.upload() as upload:
+        upload.write(b"half")
+        assert len(files_in(store)) == 1
+    assert files_in(store) == []
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_behind(store: Store) -> None:
+    with room_for(1000), pytest.raises(StoreFull), store.upload() as upload:
+        upload.write(bytes(2000))
+    assert files_in(store) == []
+    with room_for(1000), pytest.raises(StoreFull):
+        store.job("j").save_checkpoint(1, states(1)[0])
+    assert files_in(store) == []
+
+
+def test_uploads_of_the_dead_are_removed_those_of_the_living_stay(store: Store, records: Records) -> None:
+    left_long_ago(store, "left")
+    with store.upload() as upload:
+        upload.write(npy(random_tensor(3, 3)))
+        for path in (store.root / "uploads").iterdir():
+            os.utime(path, (0, 0))
+        assert store.remove_abandoned_uploads(records.content_unused) == 1
+        upload.keep()
+        assert store.remove_abandoned_uploads(records.content_unused) == 0
+    assert len(files_in(store)) == 1
+
+
+def test_bytes_stay_while_any_record_names_them(records: Records, store: Store) -> None:
+    first, second = put(records, store, random_tensor(3, 4), "ann"), put(records, store, random_tensor(3, 4), "bob")
+    assert first.sha256 == second.sha256
+    assert records.delete_tensor("ann", first.id) is None
+    assert not store.remove_tensor(first.sha256, records.content_unused)
+    assert records.delete_tensor("bob", second.id) == second.sha256
+    assert store.remove_tensor(second.sha256, records.content_unused)
+    assert files_in(store) == []
+
+
+def test_bytes_whose_record_was_never_added_are_removed_and_no_others(records: Records, store: Store) -> None:
+    """The server died between the two. A Redis that has forgotten everything is no reason to remove anything else."""
+    keep(store, npy(random_tensor(3, 4)))
+    (kept,) = files_in(store)
+    lost, needed = npy(random_tensor(5, 6)), put(records, store, random_tensor(7, 8))
+    keep(store, lost)
+    for sha256 in (hashlib.sha256(lost).hexdigest(), needed.sha256):
+        left_long_ago(store, f"note.{sha256}")
+    assert store.remove_abandoned_uploads(records.content_unused) == 2
+    assert sorted(files_in(store)) == sorted([kept, store.tensor_path(needed.sha256)])
+
+
+def test_a_checkpoint_comes_back_bit_for_bit_and_a_damaged_one_not_at_all(store: Store) -> None:
+    state = states(3)[-1]
+    name = store.job("j").save_checkpoint(2, state)
+    loaded = store.job("j").load_checkpoint(name)
+    assert loaded is not None
+    assert loaded.to_bytes() == state.to_bytes()
+    path = store.root / "jobs" / "j" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert store.job("j").load_checkpoint(name) is None
+    assert store.job("j").load_checkpoint("checkpoint-1-1-" + "0" * 64 + ".npz") is None
+
+
+def test_the_last_checkpoint_stays_until_the_next_is_pointed_to(store: Store) -> None:
+    folder, (first, second) = store.job("j"), states(2)
+    old = folder.save_checkpoint(1, first)
+    new = folder.save_checkpoint(1, second)
+    assert folder.load_checkpoint(old) is not None
+    folder.drop_checkpoints(keep=new)
+    assert folder.load_checkpoint(old) is None
+    assert folder.load_checkpoint(new) is not None
+
+
+def test_factors_are_those_of_the_last_checkpoint_and_in_the_end_the_final_ones(store: Store) -> None:
+    folder, (first, second, last) = store.job("j"), states(3)
+    with pytest.raises(NotYet):
+        store.factors_file("j", "factors.npz")
+    for state in (first, second):
+        folder.save_checkpoint(1, state)
+        assert same_bits(folder.factors(), list(state.factors))
+    folder.save_factors(1, last, result_of(last))
+    assert same_bits(folder.factors(), list(last.factors))
+
+
+def test_every_download_holds_the_same_factors_and_its_digest_is_known(store: Store) -> None:
+    last = states(3)[-1]
+    result = result_of(last)
+    store.job("j").save_factors(1, last, result)
+    for name in ("factors.npz", "factors.mat", "A1.npy", "A2.npy", "A3.npy"):
+        file = store.factors_file("j", name)
+        content = file.path.read_bytes()
+        assert (file.sha256, file.nbytes) == (hashlib.sha256(content).hexdigest(), len(content))
+    with np.load(store.factors_file("j", "factors.npz").path) as arrays:
+        assert same_bits([arrays[f"A{mode}"] for mode in (1, 2, 3)], list(last.factors))
+    single = [np.load(store.factors_file("j", f"A{mode}.npy").path) for mode in (1, 2, 3)]
+    assert same_bits(single, list(last.factors))
+    matlab = scipy.io.loadmat(str(store.factors_file("j", "factors.mat").path))
+    assert all(np.array_equal(matlab[f"A{mode}"], A) for mode, A in enumerate(last.factors, start=1))
+    assert matlab["relative_error"].item() == result.relative_error
+    assert matlab["iterations"].item() == 3
+    assert matlab["weights"].ravel().tolist() == list(result.weights)
+    assert matlab["stop_reason"].item() == "max_iterations"
+    with pytest.raises(NotFound):
+        store.factors_file("j", "A4.npy")
+
+
+def test_a_later_attempt_counts_for_the_final_factors(store: Store) -> None:
+    folder, (first, second) = store.job("j"), states(2)
+    folder.save_factors(1, first.cancelled(), result_of(first.cancelled()))
+    folder.save_factors(2, second, result_of(second))
+    assert same_bits(folder.factors(), list(second.factors))
+
+
+def test_a_start_from_another_job_stays_the_same_however_far_that_job_gets(store: Store) -> None:
+    other, (first, second) = store.job("other"), states(2)
+    other.save_checkpoint(1, first)
+    assert same_bits(store.job("j").freeze_initial(other), list(first.factors))
+    other.save_factors(1, second, result_of(second))
+    assert same_bits(store.job("j").freeze_initial(other), list(first.factors))
+
+
+def test_history_and_changes_come_back_exactly(store: Store) -> None:
+    rows, change = [row(1), row(2), row(3)], Event(id="0-1", kind="state", payload="{}")
+    store.job("j").save_history(rows, [change])
+    assert store.job("j").history() == rows
+    assert store.job("j").history(after=1, count=1) == rows[1:2]
+    assert store.job("j").changes() == [change]
+
+
+def test_an_ended_job_keeps_its_factors_and_nothing_that_only_a_run_needs(store: Store) -> None:
+    folder, (first, last) = store.job("j"), states(2)
+    checkpoint = folder.save_checkpoint(1, first)
+    folder.factors()
+    folder.tidy()
+    assert folder.load_checkpoint(checkpoint) is not None
+    half = store.root / "jobs" / "j" / ".factors-1.half"
+    half.mkdir()
+    folder.save_factors(2, last, result_of(last))
+    folder.tidy()
+    assert [path.name for path in (store.root / "jobs" / "j").iterdir()] == ["factors-2"]
+
+
+def test_removing_a_job_twice_is_fine(store: Store) -> None:
+    store.job("j").save_history([row(1)], [])
+    store.remove_job("j")
+    store.remove_job("j")
+    assert files_in(store) == []

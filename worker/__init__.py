@@ -1,0 +1,1 @@
+"""Jobs: the contract, the store, the queue, running a job."""

@@ -1,0 +1,86 @@
+"""One fresh process per job: it can be limited, and killed without harm.
+
+Forked, it shares the parent's loaded libraries and starts in milliseconds; a new interpreter would need over a second.
+"""
+
+import os
+import resource
+import select
+import signal
+import traceback
+from pathlib import Path
+
+from worker.configuration import Configuration
+from worker.contract import Claim
+from worker.process import die_with_parent
+from worker.run import run_job
+from worker.stopping import Stopping
+
+# What the threads of a job map for themselves: a stack each, and the work space of its BLAS.
+BYTES_PER_THREAD = 96 << 20
+
+
+def run_apart(claim: Claim, configuration: Configuration, stopping: Stopping) -> str | None:
+    """Run one attempt in a process of its own. None if it accounted for itself, else how it died."""
+    alive, held = os.pipe()
+    parent = os.getpid()
+    # A word to stop that comes before the job can hear it waits.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    pid = os.fork()
+    if pid == 0:
+        os.close(alive)
+        _be_the_job(claim, configuration, parent)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    os.close(held)
+    _wait(pid, alive, stopping)
+    os.close(alive)
+    return _death(os.waitpid(pid, 0)[1])
+
+
+def _wait(pid: int, alive: int, stopping: Stopping) -> None:
+    """Until the process ends, which closes its end of the pipe; pass the word on if the worker is to stop."""
+    watched = [alive, stopping.reader]
+    while True:
+        ready = select.select(watched, [], [])[0]
+        if alive in ready:
+            return
+        os.kill(pid, signal.SIGTERM)
+        watched = [alive]
+
+
+def _death(status: int) -> str | None:
+    code = os.waitstatus_to_exitcode(status)
+    if code == 0:
+        return None
+    return f"its process was killed by {signal.Signals(-code).name}" if code < 0 else f"its process ended with {code}"
+
+
+def _be_the_job(claim: Claim, configuration: Configuration, parent: int) -> None:
+    """Never returns: nothing of the parent may run in this process once the job is done."""
+    code = 1
+    try:
+        die_with_parent(parent)
+        _limit_memory(configuration)
+        run_job(claim, configuration)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _limit_memory(configuration: Configuration) -> None:
+    """Private memory only (RLIMIT_DATA): the mapped tensor belongs to the kernel, which may drop it at any time."""
+    allowed = configuration.max_job_memory_bytes + BYTES_PER_THREAD * (configuration.threads_per_job + 2)
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = _private_bytes() + allowed
+    resource.setrlimit(resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+
+
+def _private_bytes() -> int:
+    """What was inherited from the parent is not the job's fault."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
+    return int(line.split()[1]) << 10

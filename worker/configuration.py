@@ -1,0 +1,59 @@
+"""The one reader of environment variables."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+GIB = 1 << 30
+
+
+class Configuration(BaseSettings):
+    """Every setting of the server, from `NCP_…` variables or given by the caller."""
+
+    model_config = SettingsConfigDict(env_prefix="NCP_", frozen=True, extra="forbid", env_ignore_empty=True)
+
+    host: str = Field("127.0.0.1", description="address the API listens on")
+    port: int = Field(8000, ge=0, le=65535, description="port the API listens on; 0 takes a free one")
+    allow_open: bool = Field(
+        False,
+        description="listen on an address other machines reach although the server asks for no keys; "
+        "only behind a closed network or a proxy that asks who is calling",
+    )
+    data: Path = Field(Path("ncp-data"), description="folder of tensors, results and the embedded Redis")
+    redis_url: str | None = Field(None, description="Redis to use; left out, `ncp serve` starts its own")
+    redis_server: Path | None = Field(None, description="Redis or Valkey binary to start instead of the packaged one")
+    workers: int = Field(1, ge=1, description="jobs that run at the same time on this machine")
+    threads: int | None = Field(None, ge=1, description="threads per job; left out, the cores divided by the workers")
+    max_tensor_bytes: int = Field(16 * GIB, ge=1, description="largest upload")
+    max_job_memory_bytes: int = Field(8 * GIB, ge=1, description="memory a job may take beyond the mapped tensor")
+    lease_seconds: float = Field(15, gt=0, description="a worker that is silent for this long has lost its job")
+    checkpoint_seconds: float = Field(
+        10, ge=0, description="time between checkpoints, which never take over 2 % of a run"
+    )
+    stop_seconds: float = Field(60, gt=0, description="time a stopping worker has to checkpoint and hand back its jobs")
+    idempotency_hours: float = Field(24, gt=0, description="how long an Idempotency-Key is remembered")
+    stream_seconds: int = Field(300, ge=1, description="how long the live events of an ended job stay in Redis")
+    event_buffer: int = Field(
+        1000, ge=1, description="live events held per watching client; one that lags further reads the record"
+    )
+    keep_alive_seconds: float = Field(15, gt=0, description="time between keep-alive comments of an event stream")
+    min_free_bytes: int = Field(GIB // 4, ge=0, description="free disk below which the server reports it is not ready")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="how much is logged")
+
+    @property
+    def threads_per_job(self) -> int:
+        """All jobs together never ask for more threads than there are cores, unless told to."""
+        return self.threads or max(1, _available_cores() // self.workers)
+
+    def environment(self) -> dict[str, str]:
+        """The same configuration, for another process."""
+        values = self.model_dump(mode="json")
+        return {f"NCP_{name.upper()}": str(value) for name, value in values.items() if value is not None}
+
+
+def _available_cores() -> int:
+    """As the solvers count them; asked without loading them, since the launcher must start fast."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

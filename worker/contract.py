@@ -1,0 +1,158 @@
+"""All that crosses a process boundary, as small frozen types."""
+
+from typing import Annotated, Generic, Literal, TypeAlias, TypeVar
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+
+from solvers import Settings
+from solvers.state import StopReason
+
+Item = TypeVar("Item")
+JobState: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+LIVE: frozenset[JobState] = frozenset({"queued", "running"})
+TERMINAL: frozenset[JobState] = frozenset({"succeeded", "failed", "cancelled"})
+Name: TypeAlias = Annotated[str, Field(max_length=200)]
+
+
+class Value(BaseModel):
+    """A frozen value: equal when its fields are, refusing fields it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TensorRecord(Value):
+    id: str
+    owner: str
+    name: str | None
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int = Field(description="length of the .npy file")
+    sha256: str
+    min: float
+    max: float
+    norm: float
+    created_at: AwareDatetime
+
+
+class InitialJob(Value):
+    """Start from the factors of another job."""
+
+    job_id: str = Field(description="its final factors, or those of its last checkpoint")
+
+
+class JobRequest(Settings):
+    """What may be asked of the server: the solver's settings, and what to run them on. One flat body."""
+
+    tensor_id: str = Field(description="the tensor to decompose")
+    name: Name | None = Field(None, description="a name for people")
+    priority: int = Field(0, ge=-10, le=10, description="higher runs first among the same owner's jobs")
+    initial: InitialJob | None = Field(None, description="start from another job's factors instead of the seed")
+
+    def settings(self) -> Settings:
+        """The solver's part."""
+        return Settings.model_validate(self.model_dump(include=set(Settings.model_fields)))
+
+
+class Progress(Value):
+    """The numbers of one iteration. `seconds` is the computing time up to then."""
+
+    iteration: int
+    objective: float
+    relative_error: float
+    fit: float
+    seconds: float
+
+
+class SparsityShares(Value):
+    """Share of entries below the threshold, and relative to their column's maximum."""
+
+    per_mode: tuple[float, ...]
+    relative_per_mode: tuple[float, ...]
+
+
+class ComponentCounts(Value):
+    """Components that reach the threshold in each mode, and in all modes at once."""
+
+    per_mode: tuple[int, ...]
+    all_modes: int
+
+
+class JobResult(Value):
+    objective: float
+    relative_error: float
+    fit: float
+    iterations: int
+    seconds: float
+    stop_reason: StopReason
+    sparsity: SparsityShares
+    nonzero_components: ComponentCounts
+    weights: tuple[float, ...]
+    warnings: tuple[str, ...]
+
+
+class JobError(Value):
+    kind: Literal["input", "memory", "system"]
+    message: str
+    remedy: str
+
+
+class Job(Value):
+    id: str
+    owner: str
+    name: str | None
+    tensor_id: str
+    priority: int
+    initial: InitialJob | None
+    state: JobState
+    settings: Settings
+    progress: Progress | None
+    result: JobResult | None
+    error: JobError | None
+    attempt: int
+    cancel_requested: bool
+    queue_position: int | None = Field(description="1 is next; null unless queued")
+    study_id: str | None
+    created_at: AwareDatetime
+    started_at: AwareDatetime | None
+    finished_at: AwareDatetime | None
+
+
+class Event(Value):
+    """One event of a job. Ids are monotone, `<iteration>-<n>`, and the same for every reader at any time."""
+
+    id: str
+    kind: Literal["progress", "state", "end"]
+    payload: str = Field(description="JSON: a Progress, {state, attempt}, or the Job without its owner")
+
+
+class Page(Value, Generic[Item]):
+    items: tuple[Item, ...]
+    next: str | None = Field(description="the cursor of the next page, or null")
+
+
+class Health(Value):
+    """What `Records.ping` saw."""
+
+    reachable: bool
+    appendonly: bool
+    appendfsync_always: bool
+    noeviction: bool
+    live_workers: int
+
+    @property
+    def durable(self) -> bool:
+        return self.appendonly and self.appendfsync_always and self.noeviction
+
+
+class Claim(Value):
+    """The right to run one attempt of a job. `fence` grows with every claim; an older one can write nothing."""
+
+    job_id: str
+    owner: str
+    fence: int
+    attempt: int
+    sha256: str = Field(description="of the tensor")
+    initial_job_id: str | None
+    settings: Settings
+    checkpoint: str | None = Field(description="name of the checkpoint to resume from")
+    published: Progress | None = Field(description="the last iteration that readers have seen")

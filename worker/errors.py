@@ -1,0 +1,65 @@
+"""What the engine refuses or cannot do. The HTTP room maps each of these to an answer in one table."""
+
+
+class NotFound(LookupError):
+    """No such tensor or job, or not the caller's own: the two look the same from outside."""
+
+    def __init__(self, kind: str, id: str) -> None:
+        super().__init__(f"there is no {kind} {id}")
+        self.kind = kind
+        self.id = id
+
+
+class InUse(Exception):
+    """A live job still needs it."""
+
+    def __init__(self, kind: str, id: str) -> None:
+        super().__init__(f"{kind} {id} is needed by a job that is queued or running")
+        self.kind = kind
+        self.id = id
+
+
+class StillLive(Exception):
+    """A job that is queued or running cannot be deleted."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"job {id} is queued or running")
+        self.id = id
+
+
+class KeyReused(Exception):
+    """The idempotency key was used before, with another body."""
+
+
+class NotYet(Exception):
+    """The job has no factors yet: it has not reached its first checkpoint, or ended before it."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"job {id} has no factors yet")
+        self.id = id
+
+
+class StoreFull(OSError):
+    """The disk has no room left."""
+
+
+class Unavailable(ConnectionError):
+    """Redis is away, or cannot take the write."""
+
+
+class Refused(ValueError):
+    """Names the field, what is wrong with it, and the remedy."""
+
+    def __init__(self, field: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{field}: {problem}; {remedy}")
+        self.field = field
+        self.problem = problem
+        self.remedy = remedy
+
+
+class BadTensor(Refused):
+    """The uploaded file is no tensor that can be decomposed."""
+
+
+class DoesNotFit(Refused):
+    """The request does not fit the tensor, or the memory a job may take."""

@@ -1,0 +1,67 @@
+"""Files that are whole or absent: written aside, flushed to the disk, renamed."""
+
+import errno
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from worker.errors import StoreFull
+
+# Only the account that runs the server reads what its users uploaded.
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+CHUNK = 1 << 20
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@contextmanager
+def full_is_store_full() -> Iterator[None]:
+    """Name the one failure of a disk that a caller can do something about."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise StoreFull(error.errno, "the disk has no room left") from error
+        raise
+
+
+def private_folder(path: Path) -> Path:
+    """The folder, made if it is missing, its parents too."""
+    path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+    return path
+
+
+def open_private(path: Path) -> int:
+    """A new file that nobody else may read, open for writing."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """After this returns the file survives a power cut; before, its old content does."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with full_is_store_full():
+        try:
+            with os.fdopen(open_private(aside), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.rename(path)
+        finally:
+            aside.unlink(missing_ok=True)
+        flush_folder(path.parent)
+
+
+def flush_folder(path: Path) -> None:
+    """A rename is durable once its folder is."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

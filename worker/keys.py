@@ -1,0 +1,42 @@
+"""Names of the Redis keys. The scripts in `lua/` build the same names, see `lua/prelude.lua`."""
+
+PREFIX = "ncp:"
+SEQUENCE = PREFIX + "sequence"
+LEASES = PREFIX + "leases"
+WAITING = PREFIX + "waiting"
+UNSETTLED = PREFIX + "unsettled"
+WORKERS = PREFIX + "workers"
+# What Celery keeps in the same Redis.
+BROKER = PREFIX + "broker:"
+
+
+def tensor(id: str) -> str:
+    return f"{PREFIX}tensor:{id}"
+
+
+def tensors(owner: str) -> str:
+    return f"{PREFIX}tensors:{owner}"
+
+
+def content(sha256: str) -> str:
+    return f"{PREFIX}content:{sha256}"
+
+
+def job(id: str) -> str:
+    return f"{PREFIX}job:{id}"
+
+
+def jobs(owner: str) -> str:
+    return f"{PREFIX}jobs:{owner}"
+
+
+def stream(id: str) -> str:
+    return f"{PREFIX}events:{id}"
+
+
+def queue(owner: str) -> str:
+    return f"{PREFIX}queue:{owner}"
+
+
+def idempotency(owner: str, digest: str) -> str:
+    return f"{PREFIX}key:{owner}:{digest}"

@@ -1,0 +1,34 @@
+"""Who is alive, and who has fallen silent. The launcher needs no more than this: it must start fast."""
+
+from worker import keys
+from worker.link import Link
+
+
+class Leases(Link):
+    def reap(self, everything: bool = False) -> list[str]:
+        """Jobs whose lease ran out are crashed; with `everything`, all running ones (no worker can be alive)."""
+        dead: list[str] = self._run("reap", int(everything))
+        return dead
+
+    def tick(self, worker: str) -> None:
+        """This worker is alive."""
+        self._call("ZADD", keys.WORKERS, self._now(), worker)
+
+    def gone(self, worker: str) -> None:
+        self._call("ZREM", keys.WORKERS, worker)
+
+    def live_workers(self) -> int:
+        """Those who were heard of within a lease."""
+        return int(self._call("ZCOUNT", keys.WORKERS, self._now() - self._lease_milliseconds, "+inf"))
+
+    def forget_workers(self) -> None:
+        """All of them: a worker that lives says so again."""
+        self._call("DEL", keys.WORKERS)
+
+    def uptime_seconds(self) -> float:
+        """How long Redis has been up."""
+        return float(self._call("INFO", "server")["uptime_in_seconds"])
+
+    def _now(self) -> int:
+        seconds, microseconds = self._call("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000

@@ -1,0 +1,171 @@
+"""The folder of one job: its checkpoints, its factors, its history."""
+
+import io
+import json
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from solvers import InvalidInput, State
+from solvers.arrays import Array
+from worker.contract import Event, JobResult, Progress
+from worker.errors import NotFound, NotYet
+from worker.factor_files import FactorsFile, find, read_factors, write_factors
+from worker.files import flush_folder, private_folder, write_whole
+
+CHECKPOINT = re.compile(r"checkpoint-(\d+)-(\d+)-([0-9a-f]{64})\.npz")
+
+
+class JobFolder:
+    """Every file is written once, aside and renamed; nothing is ever changed in place."""
+
+    def __init__(self, path: Path, job_id: str) -> None:
+        self._path = path
+        self._id = job_id
+
+    # Checkpoints
+
+    def save_checkpoint(self, fence: int, state: State) -> str:
+        """Its name carries attempt, iteration and digest: a reader can tell a damaged file, attempts never collide."""
+        content = state.to_bytes()
+        name = f"checkpoint-{fence}-{state.iteration}-{sha256(content).hexdigest()}.npz"
+        write_whole(private_folder(self._path) / name, content)
+        return name
+
+    def load_checkpoint(self, name: str) -> State | None:
+        """None if it is gone, damaged or of another version: the run then begins anew and comes to the same bits."""
+        found = CHECKPOINT.fullmatch(name)
+        try:
+            content = (self._path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        if found is None or sha256(content).hexdigest() != found[3]:
+            return None
+        try:
+            return State.from_bytes(content)
+        except InvalidInput:
+            return None
+
+    def drop_checkpoints(self, keep: str | None) -> None:
+        """Remove all but one; called once the record points to that one."""
+        kept = None if keep is None else _iteration(keep)
+        for name in self._checkpoints():
+            if name != keep:
+                (self._path / name).unlink(missing_ok=True)
+        for folder in self._path.glob("partial-*"):
+            if kept is None or int(folder.name.removeprefix("partial-")) < kept:
+                shutil.rmtree(folder, ignore_errors=True)  # the API may be writing it
+
+    def tidy(self) -> None:
+        """After the end: what only a run needs goes, and what killed attempts left half written.
+
+        A job without final factors keeps its last checkpoint's.
+        """
+        if self._final() is not None:
+            self.drop_checkpoints(keep=None)
+        for pattern in ("initial", ".initial.*", ".checkpoint-*", ".factors-*"):
+            for left in self._path.glob(pattern):
+                shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+
+    def _checkpoints(self) -> list[str]:
+        """The furthest first. Attempts agree bit for bit, so it does not matter whose it is."""
+        names = [path.name for path in self._path.glob("checkpoint-*.npz") if CHECKPOINT.fullmatch(path.name)]
+        return sorted(names, key=_iteration, reverse=True)
+
+    # Factors
+
+    def save_factors(self, fence: int, state: State, result: JobResult) -> None:
+        """The final factors, as this attempt found them; a later attempt's count instead."""
+        private_folder(self._path)
+        write_factors(self._path / f"factors-{fence}", state, result)
+
+    def factors_file(self, name: str) -> FactorsFile:
+        """`factors.npz`, `factors.mat` or `A1.npy` …: of the finished job, else of its last checkpoint."""
+        folder = self._factors_folder()
+        found = find(folder, name)
+        if found is None:
+            raise NotFound("file", name)
+        return found
+
+    def factors(self) -> list[Array]:
+        return read_factors(self._factors_folder())
+
+    def _factors_folder(self) -> Path:
+        # Asked again at the end: the job may have ended, and its checkpoints gone, while we looked.
+        folder = self._final() or self._partial() or self._final()
+        if folder is None:
+            raise NotYet(self._id)
+        return folder
+
+    def _final(self) -> Path | None:
+        """The last attempt's."""
+        finals = self._path.glob("factors-*")
+        return max(finals, key=lambda folder: int(folder.name.removeprefix("factors-")), default=None)
+
+    def _partial(self) -> Path | None:
+        """The last checkpoint's, written when they are first asked for."""
+        for name in self._checkpoints():
+            partial = self._path / f"partial-{_iteration(name)}"
+            if partial.is_dir():
+                return partial
+            state = self.load_checkpoint(name)
+            if state is not None:
+                write_factors(partial, state)
+                return partial
+        return None
+
+    # The factors to start from
+
+    def freeze_initial(self, other: "JobFolder") -> list[Array]:
+        """The other job's factors as they are now: a later attempt starts from the same, however far that job got."""
+        mine = private_folder(self._path) / "initial"
+        if not mine.is_dir():
+            source = other.factors_file("factors.npz").path
+            aside = private_folder(self._path / f".initial.{os.getpid()}")
+            write_whole(aside / "factors.npz", source.read_bytes())
+            aside.rename(mine)
+            flush_folder(self._path)
+        return read_factors(mine)
+
+    # History
+
+    def save_history(self, rows: Sequence[Progress], changes: Sequence[Event]) -> None:
+        """What the event stream held: the numbers of every iteration, and the changes of state with their ids."""
+        private_folder(self._path)
+        table = np.array([[row.objective, row.relative_error, row.seconds] for row in rows]).reshape(-1, 3)
+        write_whole(self._path / "history.npy", _npy(table))
+        write_whole(self._path / "changes.json", json.dumps([change.model_dump() for change in changes]).encode())
+
+    def history(self, after: int = 0, count: int | None = None) -> list[Progress]:
+        """The iterations after `after`, of a job that has ended."""
+        try:
+            table = np.load(self._path / "history.npy", mmap_mode="r", allow_pickle=False)
+        except FileNotFoundError:
+            return []
+        stop = len(table) if count is None else after + count
+        return [
+            Progress(iteration=iteration, objective=o, relative_error=r, fit=1 - r, seconds=s)
+            for iteration, (o, r, s) in enumerate(table[after:stop].tolist(), start=after + 1)
+        ]
+
+    def changes(self) -> list[Event]:
+        try:
+            return [Event.model_validate(change) for change in json.loads((self._path / "changes.json").read_text())]
+        except FileNotFoundError:
+            return []
+
+
+def _iteration(name: str) -> int:
+    found = CHECKPOINT.fullmatch(name)
+    return int(found[2]) if found else -1
+
+
+def _npy(table: Array) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, table, allow_pickle=False)
+    return buffer.getvalue()

@@ -1,0 +1,115 @@
+"""Paths and files. Nothing else knows where anything lies."""
+
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from numpy.typing import NDArray
+
+from worker.errors import NotFound
+from worker.factor_files import FactorsFile
+from worker.files import private_folder
+from worker.npy import open_array
+from worker.results import JobFolder
+from worker.uploads import Upload, kept_digest
+
+SETTLED_SECONDS = 60.0
+
+
+class Store:
+    """The arrays of one server: tensors under their SHA-256, one folder per job."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        private_folder(self.root)
+        self._tensors = private_folder(self.root / "tensors")
+        self._uploads = private_folder(self.root / "uploads")
+        self._jobs = private_folder(self.root / "jobs")
+        self._lock = self._tensors / ".lock"
+
+    def upload(self) -> Upload:
+        return Upload(self._uploads / secrets.token_hex(8), self._tensors, self._lock)
+
+    def tensor_path(self, sha256: str) -> Path:
+        return self._tensors / f"{sha256}.npy"
+
+    def open_tensor(self, sha256: str) -> NDArray[Any]:
+        """A read-only memory map."""
+        path = self.tensor_path(sha256)
+        if not path.is_file():
+            raise NotFound("tensor content", sha256)
+        return open_array(path)
+
+    def remove_tensor(self, sha256: str, unused: Callable[[str], bool]) -> bool:
+        """Remove the bytes unless a record names them again: `unused` is asked while no upload can be kept.
+
+        Pass `Records.content_unused`. An upload of the same bytes may be adding its record just now.
+        """
+        with _open_lock(self._lock) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not unused(sha256):
+                return False
+            self.tensor_path(sha256).unlink(missing_ok=True)
+            return True
+
+    def remove_abandoned_uploads(self, unused: Callable[[str], bool]) -> int:
+        """Uploads whose writer is gone: a living one holds a lock. Bytes that were kept without a record go too."""
+        abandoned = [path for path in list(self._uploads.iterdir()) if _is_old(path) and _is_abandoned(path)]
+        for path in abandoned:
+            sha256 = kept_digest(path)
+            if sha256 is not None:
+                self.remove_tensor(sha256, unused)
+            path.unlink(missing_ok=True)
+        return len(abandoned)
+
+    def job(self, job_id: str) -> JobFolder:
+        """Checkpoints, factors and history of a job."""
+        return JobFolder(self._jobs / job_id, job_id)
+
+    def factors_file(self, job_id: str, name: str) -> FactorsFile:
+        """`factors.npz`, `factors.mat` or `A1.npy` …; NotYet before the first checkpoint, NotFound for another mode."""
+        return self.job(job_id).factors_file(name)
+
+    def remove_job(self, job_id: str) -> None:
+        """Of a job whose record is gone. Whoever is moving its history finds that out, and removes the rest."""
+        try:
+            shutil.rmtree(self._jobs / job_id, ignore_errors=False, onerror=_ignore_missing)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+
+    def free_bytes(self) -> int:
+        return shutil.disk_usage(self.root).free
+
+
+def _open_lock(path: Path) -> BinaryIO:
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb")
+
+
+def _is_old(path: Path) -> bool:
+    """A file that was made just now may not be locked yet."""
+    try:
+        return time.time() - path.stat().st_mtime > SETTLED_SECONDS
+    except FileNotFoundError:
+        return False
+
+
+def _is_abandoned(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def _ignore_missing(_function: object, _path: str, error: Any) -> None:
+    """Somebody else removed it first: that is what was wanted."""
+    if not issubclass(error[0], FileNotFoundError):
+        raise error[1]
