@@ -54,6 +54,7 @@ class Literal:
     squared: bool = False
     delta_omega: float = 0.9999
     normalise: bool = True
+    inner_passes: int = 1
     restarts: int = 0
 
     def subproblem(self, n):
@@ -72,8 +73,9 @@ class Literal:
         while True:
             for n in range(self.X.ndim):
                 G, M, beta = self.subproblem(n)
-                A = self.factors[n]
-                self.factors[n] = A * M / (A @ G + beta)
+                for _ in range(self.inner_passes):
+                    A = self.factors[n]
+                    self.factors[n] = A * M / (A @ G + beta)
             yield self.factors
 
     def als(self):
@@ -88,7 +90,7 @@ class Literal:
             for n in range(self.X.ndim):
                 G, M, beta = self.subproblem(n)
                 A = self.factors[n].copy()
-                for r in range(A.shape[1]):
+                for r in list(range(A.shape[1])) * self.inner_passes:
                     a = np.maximum(0, M[:, r] - A @ G[:, r] + A[:, r] * G[r, r] - beta) / G[r, r]
                     if self.normalise and n < self.X.ndim - 1 and np.linalg.norm(a) > 0:
                         a = a / np.linalg.norm(a)

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from solvers import METHODS, Settings, sweeps
+from solvers import METHODS, Settings, solve, sweeps
 from tests.solvers.literal import Literal, objective, relative_error
 from tests.solvers.problems import SHAPES, is_squared, per_mode, planted, start
 
@@ -35,6 +35,7 @@ def compare(X, fields):
         is_squared(settings),
         normalise=settings.normalise is not False,
         delta_omega=settings.delta_omega or 0.9999,
+        inner_passes=settings.inner_passes,
     )
     expected = itertools.islice(plain.sweeps(settings.method), SWEEPS)
     for state, factors in zip(sweeps(X, settings, initial=initial), expected, strict=True):
@@ -62,6 +63,24 @@ def test_the_other_penalty_follows_the_definition_too(method):
 
 def test_hals_without_normalisation_keeps_the_norms():
     compare(planted(3).tensor, {"method": "hals", "normalise": False, "beta": 0.3})
+
+
+@pytest.mark.parametrize("fields", [{"method": "mu"}, {"method": "hals"}, {"method": "hals", "normalise": False}])
+def test_inner_passes_repeat_the_update_on_the_same_block(fields):
+    compare(planted(3).tensor, {"beta": 0.3, "inner_passes": 3, **fields})
+
+
+def test_apg_with_more_passes_solves_its_block_further():
+    """Towards the exact minimiser: with many passes the sweep is that of ANLS with plain l1."""
+    X = planted(3).tensor
+    stop = {"max_iterations": 3, "tolerance": 0.0}
+    exact = solve(X, Settings(rank=3, method="anls-bpp", penalty="l1", alpha=0.1, beta=0.3, stop=stop))
+    distances = []
+    for passes in (1, 30, 3000):
+        many = solve(X, Settings(rank=3, method="apg", alpha=0.1, beta=0.3, inner_passes=passes, stop=stop))
+        distances.append(max(np.abs(A - B).max() for A, B in zip(many.factors, exact.factors, strict=True)))
+    assert distances[0] > distances[1] > distances[2]
+    assert distances[2] < 1e-6
 
 
 def test_apg_bounds_its_extrapolation_by_delta_omega():

@@ -1,12 +1,14 @@
 """An accelerated run sweeps over a small stand-in first, and still ends as a run on the tensor itself."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from solvers import METHODS, Settings, State, solve, sweeps, synthetic
+from solvers import METHODS, Settings, State, estimate_memory, solve, sweeps, synthetic
 from solvers.compress import compress, stand_in
 from solvers.door import admit
 from solvers.parallel import Threads
@@ -159,6 +161,19 @@ def test_a_tensor_that_cannot_be_compressed_runs_plainly():
     small = planted(3).tensor
     ours, theirs = (solve(small, asked(accelerate=accelerate)) for accelerate in ("compress", "none"))
     assert same_bits(ours.factors, theirs.factors)
+
+
+@pytest.mark.parametrize("form", [np.ascontiguousarray, np.asfortranarray])
+def test_the_memory_estimate_holds(form):
+    tensor = form(synthetic.planted((120, 110, 100), rank=3).tensor)
+    wanted = asked(stop={"max_iterations": 3})
+    estimate = estimate_memory(tensor, wanted).total
+    solve(tensor[:2, :2, :2], wanted)  # what numba and BLAS load once is not this run's
+    tracemalloc.start()
+    solve(tensor, wanted, threads=1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < estimate
 
 
 def test_multiplicative_updates_refuse_a_compressed_tensor():

@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers import Settings, estimate_memory, solve
+from solvers.arrays import gram
 from solvers.door import admit
+from solvers.halves import Halves
 from solvers.parallel import Threads
 from tests.solvers.literal import khatri_rao, model, unfold
 from tests.solvers.problems import run
@@ -101,6 +103,28 @@ def test_a_contiguous_tensor_is_never_copied_and_the_estimate_holds(form, method
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < estimate.total
+
+
+def test_grams_are_double_whatever_the_precision():
+    A = np.random.default_rng(5).random((500, 4)).astype(np.float32)
+    exact = A.astype(np.float64)
+    np.testing.assert_allclose(gram(A), exact.T @ exact, rtol=1e-14)
+
+
+@pytest.mark.parametrize("shape", [(40, 30), (20, 12, 10), (10, 9, 8, 7), (6, 5, 5, 4, 4)])
+def test_a_sweep_touches_the_tensor_twice(shape, monkeypatch):
+    touched = 0
+    for name in ("without_inner", "without_outer"):
+        product = getattr(Halves, name)
+
+        def counted(self, weights, product=product):
+            nonlocal touched
+            touched += 1
+            return product(self, weights)
+
+        monkeypatch.setattr(Halves, name, counted)
+    run(np.random.default_rng(6).random(shape), method="hals", iterations=5)
+    assert touched == 2 * 5
 
 
 def test_a_conversion_is_foretold():
