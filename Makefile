@@ -2,14 +2,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: serve test lint bench clean
+MINUTES ?= 5
 
-serve: $(VENV)/installed
+.PHONY: serve test lint bench chaos clean
+
+serve: $(VENV)/server
 	$(BIN)/ncp serve
 
 test: lint
 	$(BIN)/pytest --numprocesses 2 tests/solvers tests/test_readme.py
 	$(BIN)/pytest tests/worker tests/app
+	$(BIN)/pytest tests/faults
 
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
@@ -20,11 +23,18 @@ lint: $(VENV)/installed
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks
 
-$(VENV)/installed: pyproject.toml constraints.txt
+chaos: $(VENV)/installed
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+$(VENV)/server: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --constraint constraints.txt --editable .
 	$(BIN)/python -m compileall -q app solvers worker
 	$(BIN)/python -c 'from worker.warm import warm; warm()'  # compiles the kernels, so that no first start waits
+	touch $@
+
+$(VENV)/installed: $(VENV)/server
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:

@@ -13,14 +13,15 @@ from app.deps import Config, Live, Owner, Records
 from app.follow import Follower
 from app.refusals import refusals
 from worker.contract import TERMINAL
-from worker.event_records import START
+from worker.errors import DoesNotFit
+from worker.event_records import START, parse_event_id
 
 # A client that takes nothing for so many keep-alive periods is closed; it may resume where it was.
 PATIENCE = 2
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 LastEventId = Annotated[
     str | None,
-    Header(alias="Last-Event-ID", pattern=r"^\d{1,18}-\d{1,18}$", description="resume after the last event seen"),
+    Header(alias="Last-Event-ID", pattern="^[0-9]{1,18}-[0-9]{1,18}$", description="resume after the last event seen"),
 ]
 EXAMPLE = 'id: 7-0\nevent: progress\ndata: {"iteration": 7, "objective": 1.5, ...}\n\n'
 log = logging.getLogger("ncp.events")
@@ -41,6 +42,10 @@ def watch_job(
 ) -> Response:
     """`progress` once per iteration, `state` on changes, `end` last with the job; then the stream ends."""
     job, after = records.job(owner, job_id), last_event_id or START
+    if parse_event_id(after)[0] > (job.progress.iteration if job.progress else 0):
+        raise DoesNotFit(
+            "Last-Event-ID", "this job has had no such event", "send the id of the last event you received"
+        )
     if job.state in TERMINAL and not records.events_after(job_id, after, 1):
         return Response(status_code=204)
     follower = Follower(records, live, job_id, after, config.keep_alive_seconds)

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from app.deps import Owner, Records, Store
 from app.files import serve_file
 from app.refusals import refusals
+from worker.contract import TERMINAL
 from worker.errors import NotFound, NotYet
 
 Format = Annotated[Literal["npz", "mat"], Query(description="npz for numpy, mat for MATLAB; both name them A1 … AN")]
@@ -40,7 +41,9 @@ def _serve(request: Request, records: Records, store: Store, owner: str, job_id:
         try:
             file = store.job(job.id).factors_file(name)
             return serve_file(request, file.path, file.sha256, f"{job_id}-{name}")
-        except (FileNotFoundError, NotFound, NotYet):
+        except (FileNotFoundError, NotFound, NotYet) as error:
+            if job.state in TERMINAL and isinstance(error, NotYet):
+                raise NotFound("factors", job_id) from error  # it ended before its first checkpoint
             if not left:
                 raise
     raise NotYet(job_id)

@@ -1,5 +1,6 @@
 """Stored files over HTTP: strong ETag, 304, ranges, and large chunks (four times as fast as the default)."""
 
+import re
 from pathlib import Path
 
 from starlette.datastructures import Headers
@@ -10,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 # The caller must ask again each time, which a 304 makes cheap: a running job's factors change.
 CACHE = "private, no-cache"
+SOUND_RANGE = re.compile(r"bytes=\s*(\d+-\d*|-\d+)(\s*,\s*(\d+-\d*|-\d+))*\s*$")
 
 
 class StoredFile(FileResponse):
@@ -34,12 +36,21 @@ class StoredFile(FileResponse):
             await send(message)
 
         with self._file:
-            await super().__call__(scope, receive, refuse)
+            await super().__call__(_with_sound_range(scope), receive, refuse)
+
+
+def _with_sound_range(scope: Scope) -> Scope:
+    """Without a Range that means nothing here: ranges are for GET, and other units than bytes are to be ignored."""
+    sound = scope["method"] == "GET" and SOUND_RANGE.match(Headers(scope=scope).get("range", ""))
+    kept = [(name, value) for name, value in scope["headers"] if sound or name != b"range"]
+    return {**scope, "headers": kept}
 
 
 def serve_file(request: Request, path: Path, sha256: str, filename: str) -> Response:
     """The file, a part of it, or 304 if the caller has these very bytes."""
     headers = {"ETag": f'"{sha256}"', "Cache-Control": CACHE}
+    if "if-match" in request.headers and not _is_known(request.headers["if-match"], headers["ETag"]):
+        raise HTTPException(412, "The file is not the one named in If-Match.")
     if _is_known(request.headers.get("if-none-match"), headers["ETag"]):
         return Response(status_code=304, headers=headers)
     return StoredFile(path, headers, filename)

@@ -5,6 +5,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from solvers import Settings, estimate_memory
+from solvers.door import check_norm, working_precision
 from solvers.problem import resolve
 from worker.contract import JobRequest
 from worker.errors import DoesNotFit
@@ -14,8 +15,10 @@ from worker.store import Store
 
 def check_fit(request: JobRequest, owner: str, records: Records, store: Store, memory_limit: int) -> None:
     """The tensor and the initial job are the caller's; modes, rank and memory fit. Reads no entry of the tensor."""
-    tensor = store.open_tensor(records.tensor(owner, request.tensor_id).sha256)
+    record = records.tensor(owner, request.tensor_id)
+    tensor = store.open_tensor(record.sha256)
     settings = request.settings()
+    check_norm(record.norm, working_precision(tensor, settings.precision))
     resolve(settings, tensor.ndim)
     _check_memory(tensor, settings, memory_limit)
     if request.initial is not None:

@@ -55,7 +55,10 @@ class Follower:
     def _next_page(self) -> Sequence[Event]:
         """Nothing while Redis is away: the client stays, the next silence asks again."""
         try:
-            return self._records.events_after(self._job_id, self._position, PAGE)
+            over = self._records.has_ended(self._job_id)  # asked first: what it announces is then in the record
+            page = self._records.events_after(self._job_id, self._position, PAGE)
+            self._ended = over and not page
+            return page
         except Unavailable as error:
             log.warning("cannot read events: %s", error)
             return []

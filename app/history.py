@@ -12,7 +12,7 @@ from app.deps import Owner, Records
 from app.refusals import refusals
 from worker.contract import Progress
 
-After = Annotated[int, Query(ge=0, description="only iterations after this one: the last you have seen")]
+After = Annotated[int, Query(ge=0, le=10**18, description="only iterations after this one: the last you have seen")]
 Format = Annotated[Literal["json", "csv"], Query(description="json: a list of objects; csv: one line per iteration")]
 router = APIRouter(prefix="/v1/jobs/{job_id}/history", tags=["jobs"])
 

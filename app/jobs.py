@@ -6,7 +6,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Query, Request
 from kombu.exceptions import OperationalError
 from starlette.responses import Response
-from worker.wake import wake
 
 from app.answers import JobAnswer, JobPage, answer, answer_page
 from app.deps import Config, Owner, Records, Store
@@ -17,6 +16,7 @@ from app.refusals import refusals
 from solvers.settings import MethodName
 from worker.configuration import Configuration
 from worker.contract import Job, JobRequest, JobState
+from worker.wake import wake
 
 Key = Annotated[
     str | None,

@@ -22,6 +22,8 @@ from worker.store import Store
 
 DESCRIPTION = """Upload a `.npy` tensor, submit a job, watch objective and relative error, download the factors.
 Refusals are `application/problem+json` and name field and remedy. Modes count from 1."""
+# A Redis that is silent for so long is asked anew; a read by itself waits for a fraction of a second.
+READ_SECONDS = 5.0
 ROUTERS = (tensors.router, jobs.router, events.router, history.router, factors.router, health.router, docs.router)
 
 
@@ -37,6 +39,7 @@ def create_app(configuration: Configuration, owner_of: OwnerOf = everyone_is_loc
     )
     app.state.configuration = configuration
     app.state.owner_of = owner_of
+    app.state.routes = [route for router in ROUTERS for route in router.routes]
     for router in ROUTERS:
         app.include_router(router)
     docs.mount_assets(app)
@@ -59,7 +62,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     connection = connect(configuration)
     app.state.records = Records(connection, configuration)
     app.state.store = Store(configuration.data)
-    async with redis.asyncio.Redis.from_url(str(configuration.redis_url), decode_responses=True) as reader:
+    url, patience = str(configuration.redis_url), READ_SECONDS
+    async with redis.asyncio.Redis.from_url(url, decode_responses=True, socket_timeout=patience) as reader:
         app.state.live = Live(reader, app.state.records, configuration.event_buffer)
         reading = asyncio.create_task(app.state.live.run())
         try:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
+from starlette.routing import Match
 
 from app.request_id import HEADER, REQUEST_ID
 from app.validation import FieldProblem, field_problems
@@ -141,7 +142,14 @@ def _plain(request: Request, error: Exception) -> JSONResponse:
     """What the framework refuses by itself: unknown paths, methods, ranges, unreadable bodies."""
     assert isinstance(error, HTTPException)
     word = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
-    return problem(error.status_code, word, error.detail, PLAIN_REMEDIES.get(error.status_code), None, error.headers)
+    headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
+    return problem(error.status_code, word, error.detail, PLAIN_REMEDIES.get(error.status_code), None, headers)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of every route on this path; the framework names those of the first one only."""
+    routes = [route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for route in routes for method in route.methods}))
 
 
 def _unexpected(request: Request, error: Exception) -> JSONResponse:

@@ -68,7 +68,8 @@ class Launcher:
         if self._configuration.redis_url is None:
             self._start_redis()
         environment = self._configuration.environment()
-        command, fd = [sys.executable, "-m", "app.command"], self._listener.fileno()
+        # -P: a file of the same name in the current folder is not ours to run.
+        command, fd = [sys.executable, "-P", "-m", "app.command"], self._listener.fileno()
         self._add(
             "worker", lambda: start([*command, "worker"], environment, [self._lock]), self._configuration.stop_seconds
         )
@@ -116,7 +117,13 @@ class Launcher:
         if self._stop.is_set():
             for part in self._parts:
                 part.kill()
+        else:
+            print(f"ncp is stopping; running jobs are checkpointed, {self._patience}", flush=True)
         self._stop.set()
+
+    @property
+    def _patience(self) -> str:
+        return f"within {self._configuration.stop_seconds:g} s; asked again, it does not wait"
 
     def _api_answers(self) -> bool:
         host, port = self._reachable()

@@ -155,7 +155,12 @@ def _refuse_faults(found: Scan, dtype: np.dtype[Any]) -> None:
         raise InvalidInput("tensor", problem, "set them to zero with solvers.clip(tensor)")
     if found.maximum == 0:
         raise InvalidInput("tensor", "all entries are zero", "there is nothing to decompose")
+    check_norm(found.norm, dtype)
+
+
+def check_norm(norm: float, dtype: np.dtype[Any]) -> None:
+    """Refuse a tensor whose squares would overflow or vanish."""
     largest = LARGEST_NORM[dtype]
-    if not 1 / largest < found.norm < largest:
-        problem = f"its norm {found.norm:.3g} is out of the range of {dtype}"
+    if not 1 / largest < norm < largest:
+        problem = f"its norm {norm:.3g} is out of the range of {dtype}"
         raise InvalidInput("tensor", problem, "multiply the tensor by a constant so that its norm is near 1")

@@ -7,7 +7,7 @@ X is before × inner × after, a view, and `before` is 1 wherever the inner mode
 import math
 from collections.abc import Iterable, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -68,22 +68,16 @@ class Halves:
     def without_inner(self, weights: Array) -> Array:
         """Σ over the inner modes; weights is R × inner, the result R × (before · after)."""
         before, inner, after = self._blocks.shape
-        cut_after = after >= min(inner, NARROW * self._pieces)
-        if not cut_after and self._pieces * before * after <= max(inner, NARROW**2 * self._pieces):
+        if after >= min(inner, NARROW * self._pieces):
+            return self._side_by_side(weights, 2)
+        if before * after > max(inner // self._pieces, NARROW**2):  # one term per piece would take much memory
+            return self._side_by_side(weights, 0)
 
-            def term(part: slice) -> Array:
-                summed: Array = weights[:, part] @ self._blocks[:, part]
-                return summed
+        def term(part: slice) -> Array:
+            summed: Array = weights[:, part] @ self._blocks[:, part]
+            return summed
 
-            return _components_first(_total(self._threads.each(term, slabs(inner, self._pieces))))
-        kept = np.empty((before, len(weights), after), self._blocks.dtype)
-
-        def piece(part: slice) -> None:
-            place = (slice(None), slice(None), part) if cut_after else (part, slice(None), slice(None))
-            np.matmul(weights, self._blocks[place], out=kept[place])
-
-        self._threads.each(piece, slabs(after if cut_after else before, self._pieces))
-        return _components_first(kept)
+        return _components_first(_total(self._threads.each(term, slabs(inner, self._pieces))))
 
     def without_outer(self, weights: Array) -> Array:
         """Σ over the outer modes; weights is R × (before · after), the result R × inner."""
@@ -104,6 +98,18 @@ class Halves:
             return _total(weights[:, block, part] @ self._blocks[block, :, part].T for block in range(before))
 
         return _total(self._threads.each(term, slabs(after, self._pieces)))
+
+    def _side_by_side(self, weights: Array, axis: Literal[0, 2]) -> Array:
+        """The inner modes contracted, with the outer ones cut before (axis 0) or after them (axis 2)."""
+        before, _, after = self._blocks.shape
+        kept = np.empty((before, len(weights), after), self._blocks.dtype)
+
+        def piece(part: slice) -> None:
+            place = (part,) if axis == 0 else (slice(None), slice(None), part)
+            np.matmul(weights, self._blocks[place], out=kept[place])
+
+        self._threads.each(piece, slabs(kept.shape[axis], self._pieces))
+        return _components_first(kept)
 
 
 def _kept(lengths: Sequence[int], split: Split) -> int:

@@ -34,13 +34,19 @@ class Result:
         factors = list(state.factors)
         threshold = state.settings.sparsity_threshold
         alive = nonzero_components(factors, threshold)
-        advice = resolve(state.settings, len(factors)).advice()
+        problem = resolve(state.settings, len(factors))
+        advice = problem.advice()
         if state.history.relative_error[-1] > 1 - NOTHING:
             advice.append(
                 "every component is zero: the penalty outweighs the tensor; lower beta, or scale the tensor up"
             )
         elif alive.all_modes == 0:
             advice.append("every component lies below sparsity_threshold; lower it, or scale the tensor up")
+        elif alive.all_modes < state.settings.rank and not any(problem.beta):
+            advice.append(
+                f"only {alive.all_modes} of {state.settings.rank} components are left although beta is zero: they were "
+                "lost to the start, not to the data; try init='nndsvd', or other seeds, and compare the objective"
+            )
         return cls(
             settings=state.settings,
             factors=factors,

@@ -109,7 +109,7 @@ class Settings(BaseModel):
         None, description="of the tensor products; null: the tensor's own if it is floating, else float64"
     )
     rescale: bool = Field(False, description="balance the scale of each component over the modes after every sweep")
-    inner_passes: int = Field(1, ge=1, description="updates of a mode per sweep (mu, hals, apg)")
+    inner_passes: int = Field(1, ge=1, le=1000, description="updates of a mode per sweep (mu, hals, apg)")
     normalise: bool | None = Field(
         None, description="hals: unit columns in all modes but the last; null: yes, as in the paper, unless rescaled"
     )

@@ -19,14 +19,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from socket import gethostname
 from typing import Any, TypeVar
 
 import psutil
 
+from worker import keys
 from worker.configuration import Configuration
 from worker.embedded_redis import start_redis, url_of
+from worker.link import connect
 from worker.process import die_with_parent, stop
-from worker.records import Records
 
 Found = TypeVar("Found")
 READY_SECONDS = 60.0
@@ -74,11 +76,15 @@ def restartable_redis(folder: Path, **settings: Any) -> Iterator[tuple[Configura
 
 
 @contextmanager
-def worker(configuration: Configuration) -> Iterator["subprocess.Popen[bytes]"]:
-    """A Celery worker, live in the records when the context begins."""
-    process = _start([sys.executable, "-m", "app.command", "worker"], configuration.environment())
+def worker(configuration: Configuration, *module: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A Celery worker, live in the records when the context begins. Another `module` may start one with a fault."""
+    process = _start([sys.executable, "-m", *(module or ("app.command", "worker"))], configuration.environment())
+    name = f"ncp-{process.pid}@{gethostname()}"
     try:
-        wait_for(lambda: Records.of(configuration).live_workers() or process.poll() is not None, what="a live worker")
+        with connect(configuration) as client:
+            wait_for(
+                lambda: client.zscore(keys.WORKERS, name) or process.poll() is not None, what="the worker to be live"
+            )
         assert process.poll() is None, "the worker ended at once"
         yield process
     finally:

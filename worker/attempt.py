@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from solvers import State, sweeps
 from solvers.arrays import Array
@@ -15,6 +16,9 @@ from worker.records import Records
 from worker.standing import Watch
 from worker.store import Store
 
+Answer = TypeVar("Answer")
+# Between two looks whether the disk has room again.
+ROOM_SECONDS = 1.0
 # Checkpoints take at most this share of the run.
 CHECKPOINT_SHARE = 0.02
 
@@ -47,15 +51,22 @@ class Attempt:
 
     def run(self, watch: Watch) -> Ended | None:
         """None if the run stopped before its end: the worker stops, or the claim was lost."""
+        try:
+            return self._run(watch)
+        except StoreFull:
+            return None
+
+    def _run(self, watch: Watch) -> Ended | None:
+        self._store.check_tensor(self._claim.sha256)
         resume = self._resumed()
         if resume is not None:
             self._catch_up(resume, watch)
-        for state in self._states(resume):
+        for state in self._states(resume, watch):
             self._publish(state, state.iteration, watch)
             if watch.lost:
                 return None
             if watch.cancel or state.stop_reason is not None:
-                return self._end(state.cancelled())
+                return self._end(state.cancelled(), watch)
             stopping = self._must_stop()
             if stopping or time.monotonic() >= self._checkpoint_due:
                 self._checkpoint(state)
@@ -65,17 +76,19 @@ class Attempt:
 
     def _resumed(self) -> State | None:
         name = self._claim.checkpoint
-        state = None if name is None else self._folder.load_checkpoint(name)
+        state = None if name is None else self._folder.last_checkpoint(name)
         if name is not None and state is None:
-            log.warning("job %s: its checkpoint is damaged, it begins anew", self._claim.job_id)
+            log.warning("job %s: its checkpoints are damaged, it begins anew", self._claim.job_id)
+        if state is not None:
+            log.info("job %s: goes on after iteration %d", self._claim.job_id, state.iteration)
         return state
 
-    def _states(self, resume: State | None) -> Iterator[State]:
+    def _states(self, resume: State | None, watch: Watch) -> Iterator[State]:
         claim = self._claim
         return sweeps(
             self._store.open_tensor(claim.sha256),
             claim.settings,
-            initial=None if resume else self._initial(),
+            initial=None if resume else self._with_room(self._initial, watch),
             resume=resume,
             threads=self._configuration.threads_per_job,
         )
@@ -96,11 +109,11 @@ class Attempt:
             watch.put(self._row(state, iteration))
 
     def _row(self, state: State, iteration: int) -> Progress:
-        """`seconds` goes on from what readers have seen, however fast the iterations before were computed again."""
+        """`seconds` goes on from what readers have seen, if the iterations before were computed again in less time."""
         row, seen = progress_at(state, iteration), self._claim.published
         if seen is None or state.iteration < seen.iteration:
             return row
-        shift = seen.seconds - state.history.seconds[seen.iteration - 1]
+        shift = max(0.0, seen.seconds - state.history.seconds[seen.iteration - 1])
         return row.model_copy(update={"seconds": row.seconds + shift})
 
     def _checkpoint(self, state: State) -> None:
@@ -116,7 +129,18 @@ class Attempt:
         pause = max(self._configuration.checkpoint_seconds, (ended - started) / CHECKPOINT_SHARE)
         self._checkpoint_due = ended + pause
 
-    def _end(self, state: State) -> Ended:
+    def _end(self, state: State, watch: Watch) -> Ended:
         result = result_of(state, self._row(state, state.iteration).seconds)
-        self._folder.save_factors(self._claim.fence, state, result)
+        self._with_room(lambda: self._folder.save_factors(self._claim.fence, state, result), watch)
         return Ended(result)
+
+    def _with_room(self, write: Callable[[], Answer], watch: Watch) -> Answer:
+        """Hours of work wait for room on the disk. StoreFull only if the worker stops or the claim is lost."""
+        while True:
+            try:
+                return write()
+            except StoreFull:
+                if self._must_stop() or watch.lost:
+                    raise
+                log.warning("job %s: waits for room on the disk", self._claim.job_id)
+                time.sleep(ROOM_SECONDS)

@@ -8,10 +8,12 @@ import resource
 import select
 import signal
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from worker.configuration import Configuration
 from worker.contract import Claim
+from worker.errors import Unavailable
 from worker.process import die_with_parent
 from worker.run import run_job
 from worker.stopping import Stopping
@@ -20,8 +22,11 @@ from worker.stopping import Stopping
 BYTES_PER_THREAD = 96 << 20
 
 
-def run_apart(claim: Claim, configuration: Configuration, stopping: Stopping) -> str | None:
-    """Run one attempt in a process of its own. None if it accounted for itself, else how it died."""
+def run_apart(claim: Claim, configuration: Configuration, stopping: Stopping, holds: Callable[[], bool]) -> str | None:
+    """Run one attempt in a process of its own. None if it accounted for itself, else how it died.
+
+    `holds` says whether the claim still stands: a process that has long lost it hangs, and is killed.
+    """
     alive, held = os.pipe()
     parent = os.getpid()
     # A word to stop that comes before the job can hear it waits.
@@ -32,20 +37,40 @@ def run_apart(claim: Claim, configuration: Configuration, stopping: Stopping) ->
         _be_the_job(claim, configuration, parent)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.close(held)
-    _wait(pid, alive, stopping)
+    _wait(pid, alive, stopping, LeaseSight(holds, configuration.lease_seconds))
     os.close(alive)
     return _death(os.waitpid(pid, 0)[1])
 
 
-def _wait(pid: int, alive: int, stopping: Stopping) -> None:
+class LeaseSight:
+    """How a job looks from beside: one that lives ends by itself soon after its claim is lost."""
+
+    def __init__(self, holds: Callable[[], bool], lease_seconds: float) -> None:
+        self._holds = holds
+        self.seconds = lease_seconds
+        self._looks_without = 0
+
+    def is_hopeless(self) -> bool:
+        """Asked once per lease: the claim was lost at the last look, and the process is still there."""
+        try:
+            self._looks_without = 0 if self._holds() else self._looks_without + 1
+        except Unavailable:
+            self._looks_without = 0
+        return self._looks_without > 1
+
+
+def _wait(pid: int, alive: int, stopping: Stopping, sight: LeaseSight) -> None:
     """Until the process ends, which closes its end of the pipe; pass the word on if the worker is to stop."""
     watched = [alive, stopping.reader]
     while True:
-        ready = select.select(watched, [], [])[0]
+        ready = select.select(watched, [], [], sight.seconds)[0]
         if alive in ready:
             return
-        os.kill(pid, signal.SIGTERM)
-        watched = [alive]
+        if stopping.reader in ready:
+            os.kill(pid, signal.SIGTERM)
+            watched = [alive]
+        elif sight.is_hopeless():
+            os.kill(pid, signal.SIGKILL)
 
 
 def _death(status: int) -> str | None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
+from worker import keys
 from worker.contract import Claim, JobError, JobResult, Progress
 from worker.job_fields import claim_from
 from worker.leases import Leases
@@ -20,6 +21,11 @@ class ClaimRecords(Leases):
     def renew(self, claim: Claim) -> Standing:
         standing: Standing = self._run("renew", claim.job_id, claim.fence, self._lease_milliseconds)
         return standing
+
+    def holds(self, claim: Claim) -> bool:
+        """Whether the claim still stands; renews nothing."""
+        fence, state = self._call("HMGET", keys.job(claim.job_id), "fence", "state")
+        return bool(fence == str(claim.fence) and state == "running")
 
     def publish(self, claim: Claim, rows: Sequence[Progress]) -> Standing:
         """One event per iteration; those that were published before are left out."""

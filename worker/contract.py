@@ -1,6 +1,6 @@
 """All that crosses a process boundary, as small frozen types."""
 
-from typing import Annotated, Generic, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
@@ -12,6 +12,7 @@ JobState: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cance
 LIVE: frozenset[JobState] = frozenset({"queued", "running"})
 TERMINAL: frozenset[JobState] = frozenset({"succeeded", "failed", "cancelled"})
 Name: TypeAlias = Annotated[str, Field(max_length=200)]
+Id: TypeAlias = Annotated[str, Field(max_length=64)]
 
 
 class Value(BaseModel):
@@ -37,13 +38,24 @@ class TensorRecord(Value):
 class InitialJob(Value):
     """Start from the factors of another job."""
 
-    job_id: str = Field(description="its final factors, or those of its last checkpoint")
+    job_id: Id = Field(description="its final factors, or those of its last checkpoint")
+
+
+EXAMPLE = {"tensor_id": "0123456789abcdef", "rank": 8, "beta": 0.1, "preset": "recommended"}
+
+
+def _as_sent(schema: dict[str, Any]) -> None:
+    """A preset may bring the method; and an example that can be sent, not one of every field at once."""
+    schema["required"].remove("method")
+    schema["example"] = EXAMPLE
 
 
 class JobRequest(Settings):
     """What may be asked of the server: the solver's settings, and what to run them on. One flat body."""
 
-    tensor_id: str = Field(description="the tensor to decompose")
+    model_config = ConfigDict(json_schema_extra=_as_sent)
+
+    tensor_id: Id = Field(description="the tensor to decompose")
     name: Name | None = Field(None, description="a name for people")
     priority: int = Field(0, ge=-10, le=10, description="higher runs first among the same owner's jobs")
     initial: InitialJob | None = Field(None, description="start from another job's factors instead of the seed")

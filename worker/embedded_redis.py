@@ -19,6 +19,8 @@ from worker.process import start
 # The kernel's limit for the path of a unix socket, its closing zero included.
 SOCKET_PATH_LIMIT = 107
 READY_SECONDS = 20.0
+# Characters that mean something in the address of a server.
+ODD = frozenset("#?%")
 
 
 class NoServer(RuntimeError):
@@ -26,9 +28,9 @@ class NoServer(RuntimeError):
 
 
 def socket_path(folder: Path) -> Path:
-    """In the data folder; where its path is too long for a socket, in a short private one."""
+    """In the data folder; where its path is too long for a socket, or odd in an address, in a short private one."""
     path = folder.absolute() / "redis.sock"
-    if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT:
+    if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT and not ODD.intersection(str(path)):
         return path
     return Path(tempfile.mkdtemp(prefix="ncp-")) / "redis.sock"
 

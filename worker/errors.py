@@ -43,6 +43,10 @@ class StoreFull(OSError):
     """The disk has no room left."""
 
 
+class Damaged(Exception):
+    """Stored bytes do not have their digest any more."""
+
+
 class Unavailable(ConnectionError):
     """Redis is away, or cannot take the write."""
 

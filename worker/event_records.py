@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from worker import keys
 from worker.configuration import Configuration
-from worker.contract import Event, Progress
+from worker.contract import TERMINAL, Event, Progress
 from worker.errors import NotFound
 from worker.job_fields import job_from
 from worker.job_records import JobRecords
@@ -54,13 +54,26 @@ class EventRecords(JobRecords):
         rows = [Progress.model_validate_json(entry["payload"]) for _, entry in entries if entry["kind"] == "progress"]
         folder = self._folder(job_id)
         try:
-            folder.save_history(rows, changes)
-            folder.tidy()
+            with folder.settling():
+                if self._fields(job_id).get("settled") != "1":  # else the stream may have expired
+                    folder.save_history(rows, changes)
+                folder.tidy()
         except FileNotFoundError:
             if self._fields(job_id):  # else the job was deleted under our hands
                 raise
         if not self._run("settled", job_id, self._configuration.stream_seconds):
             self._store.remove_job(job_id)
+
+    def clear_up(self, job_id: str) -> None:
+        """After an attempt that lost its claim: what it wrote late goes, if the job has ended."""
+        fields = self._fields(job_id)
+        if not fields:
+            self._store.remove_job(job_id)
+        elif fields["state"] in TERMINAL:
+            self.settle(job_id)
+
+    def has_ended(self, job_id: str) -> bool:
+        return self._fields(job_id).get("state") in TERMINAL
 
     def unsettled(self) -> list[str]:
         """Jobs that ended while nobody could move their history."""

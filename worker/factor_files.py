@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import secrets
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -16,7 +15,7 @@ import numpy as np
 from solvers import State
 from solvers.arrays import Array
 from worker.contract import JobResult
-from worker.files import flush_folder, private_folder, write_whole
+from worker.files import flush_folder, full_is_store_full, private_folder, remove, write_whole
 from worker.outcome import result_of
 
 MANIFEST = "manifest.json"
@@ -35,13 +34,21 @@ class FactorsFile:
 
 def write_factors(folder: Path, state: State, result: JobResult | None = None) -> None:
     """All files of one state; the folder appears whole or not at all. Without a result they are a checkpoint's."""
-    aside = private_folder(folder.with_name(f".{folder.name}.{secrets.token_hex(4)}"))
+    with full_is_store_full():
+        aside = private_folder(folder.with_name(f".{folder.name}.{secrets.token_hex(4)}"))
+        try:
+            _write_all(aside, state, result)
+            _put_in_place(aside, folder)
+        finally:
+            remove(aside)  # on a full disk above all
+
+
+def _write_all(folder: Path, state: State, result: JobResult | None) -> None:
     manifest = {}
     for name, content in _contents(state.factors, _metrics(state, result)):
-        write_whole(aside / name, content)
+        write_whole(folder / name, content)
         manifest[name] = {"sha256": sha256(content).hexdigest(), "nbytes": len(content)}
-    write_whole(aside / MANIFEST, json.dumps(manifest).encode())
-    _put_in_place(aside, folder)
+    write_whole(folder / MANIFEST, json.dumps(manifest).encode())
 
 
 def find(folder: Path, name: str) -> FactorsFile | None:
@@ -101,7 +108,6 @@ def _put_in_place(aside: Path, folder: Path) -> None:
     try:
         aside.rename(folder)
     except OSError as error:
-        shutil.rmtree(aside)
         if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
             raise
     flush_folder(folder.parent)

@@ -4,9 +4,11 @@ import errno
 import hashlib
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from worker.errors import StoreFull
 
@@ -29,8 +31,22 @@ def full_is_store_full() -> Iterator[None]:
 
 def private_folder(path: Path) -> Path:
     """The folder, made if it is missing, its parents too."""
-    path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+    with full_is_store_full():
+        path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
     return path
+
+
+def remove(path: Path) -> None:
+    """A file or a whole folder. Somebody else may be removing it too: that is what was wanted."""
+    if path.is_dir():
+        shutil.rmtree(path, onerror=_ignore_missing)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _ignore_missing(_function: object, _path: str, error: Any) -> None:
+    if not issubclass(error[0], FileNotFoundError):
+        raise error[1]
 
 
 def open_private(path: Path) -> int:

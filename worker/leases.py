@@ -3,16 +3,26 @@
 from worker import keys
 from worker.link import Link
 
+# A worker that was silent for so many leases is not coming back.
+FORGOTTEN_LEASES = 4
+
 
 class Leases(Link):
-    def reap(self, everything: bool = False) -> list[str]:
-        """Jobs whose lease ran out are crashed; with `everything`, all running ones (no worker can be alive)."""
-        dead: list[str] = self._run("reap", int(everything))
+    def reap(self, everything: bool = False, until: int | None = None) -> list[str]:
+        """Jobs whose lease ran out are crashed; with `everything`, all running ones (no worker can be alive).
+
+        `until` is what `tick` gave: if Redis stalls before it hears this call, leases that ran out meanwhile count not.
+        """
+        latest = "+inf" if everything else self._now() if until is None else until
+        dead: list[str] = self._run("reap", latest)
         return dead
 
-    def tick(self, worker: str) -> None:
-        """This worker is alive."""
-        self._call("ZADD", keys.WORKERS, self._now(), worker)
+    def tick(self, worker: str) -> int:
+        """This worker is alive; gives the time of Redis. Workers that died long ago are forgotten."""
+        now = self._now()
+        self._call("ZADD", keys.WORKERS, now, worker)
+        self._call("ZREMRANGEBYSCORE", keys.WORKERS, "-inf", now - FORGOTTEN_LEASES * self._lease_milliseconds)
+        return now
 
     def gone(self, worker: str) -> None:
         self._call("ZREM", keys.WORKERS, worker)

@@ -8,6 +8,7 @@ from kombu.exceptions import OperationalError
 
 from worker.configuration import Configuration
 from worker.errors import StoreFull, Unavailable
+from worker.hearing import Hearing, end_to_be_replaced
 from worker.records import Records
 from worker.store import Store
 from worker.wake import calls_waiting, wake
@@ -27,6 +28,7 @@ class Reaper(threading.Thread):
         self._ended = threading.Event()
         self._lease = configuration.lease_seconds
         self._pause = min(self._lease / 3, 5.0)
+        self._hearing = Hearing(configuration, self._pause)
         self._last_seen = time.time()
         self._quiet_until = 0.0
 
@@ -36,6 +38,9 @@ class Reaper(threading.Thread):
                 self.look()
             except (Unavailable, OperationalError, StoreFull) as error:
                 log.warning("looking after the queue was put off: %s", error)
+            except Exception:
+                # The border of the thread: a worker whose reaper is dead would seem dead to all others.
+                log.exception("looking after the queue failed, it is tried again")
             if self._ended.wait(self._pause):
                 return
 
@@ -50,12 +55,17 @@ class Reaper(threading.Thread):
 
     def look(self) -> None:
         """One round."""
-        self._records.tick(self._worker)
+        now = self._records.tick(self._worker)
         self._notice_outage()
         if self._is_calm():
-            for job_id in self._records.reap():
+            for job_id in self._records.reap(until=now):
                 log.warning("job %s: its worker fell silent, the job was taken back", job_id)
-        self._repeat_lost_calls()
+        calls = calls_waiting(self._configuration)
+        if self._hearing.is_lost(calls):
+            self._ended.set()
+            end_to_be_replaced(self._configuration.stop_seconds)
+        if not calls:
+            self._repeat_lost_calls()
         for job_id in self._records.unsettled():
             self._records.settle(job_id)
         self._store.remove_abandoned_uploads(self._records.content_unused)
@@ -72,7 +82,5 @@ class Reaper(threading.Thread):
 
     def _repeat_lost_calls(self) -> None:
         """Only while no call is waiting: workers that are busy look again when they are done."""
-        queued = self._records.count_queued()
-        if queued and not calls_waiting(self._configuration):
-            for _ in range(min(queued, self._configuration.workers)):
-                wake(self._configuration)
+        for _ in range(min(self._records.count_queued(), self._configuration.workers)):
+            wake(self._configuration)

@@ -1,11 +1,13 @@
 """The folder of one job: its checkpoints, its factors, its history."""
 
+import fcntl
 import io
 import json
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,8 +18,10 @@ from solvers.arrays import Array
 from worker.contract import Event, JobResult, Progress
 from worker.errors import NotFound, NotYet
 from worker.factor_files import FactorsFile, find, read_factors, write_factors
-from worker.files import flush_folder, private_folder, write_whole
+from worker.files import flush_folder, private_folder, remove, write_whole
 
+# Checkpoints kept besides the last: a disk may spoil a file after it was written.
+SPARE_CHECKPOINTS = 1
 CHECKPOINT = re.compile(r"checkpoint-(\d+)-(\d+)-([0-9a-f]{64})\.npz")
 
 
@@ -51,26 +55,42 @@ class JobFolder:
         except InvalidInput:
             return None
 
+    def last_checkpoint(self, name: str) -> State | None:
+        """The one called `name`, or if it is damaged the furthest that is whole: attempts agree bit for bit."""
+        names = [name, *(other for other in self._checkpoints() if other != name)]
+        return next((state for state in map(self.load_checkpoint, names) if state is not None), None)
+
     def drop_checkpoints(self, keep: str | None) -> None:
-        """Remove all but one; called once the record points to that one."""
+        """Remove all but one and a spare; called once the record points to that one. None removes all."""
         kept = None if keep is None else _iteration(keep)
-        for name in self._checkpoints():
-            if name != keep:
-                (self._path / name).unlink(missing_ok=True)
+        others = [name for name in self._checkpoints() if name != keep]
+        for name in others[0 if keep is None else SPARE_CHECKPOINTS :]:
+            (self._path / name).unlink(missing_ok=True)
         for folder in self._path.glob("partial-*"):
             if kept is None or int(folder.name.removeprefix("partial-")) < kept:
                 shutil.rmtree(folder, ignore_errors=True)  # the API may be writing it
 
     def tidy(self) -> None:
-        """After the end: what only a run needs goes, and what killed attempts left half written.
+        """After the end: what only a run needs goes, and what killed or belated attempts left.
 
         A job without final factors keeps its last checkpoint's.
         """
-        if self._final() is not None:
+        final = self._final()
+        if final is not None:
             self.drop_checkpoints(keep=None)
-        for pattern in ("initial", ".initial.*", ".checkpoint-*", ".factors-*"):
-            for left in self._path.glob(pattern):
-                shutil.rmtree(left) if left.is_dir() else left.unlink(missing_ok=True)
+        left = [path for path in self._path.glob("*") if path.name == "initial" or path.name.startswith(".")]
+        for path in [*left, *(older for older in self._path.glob("factors-*") if older != final)]:
+            remove(path)
+
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """One at a time: a second would take the first one's unfinished files for those of the dead."""
+        folder = os.open(private_folder(self._path), os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
     def _checkpoints(self) -> list[str]:
         """The furthest first. Attempts agree bit for bit, so it does not matter whose it is."""

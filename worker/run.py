@@ -12,8 +12,9 @@ from solvers import InvalidInput
 from worker.attempt import Attempt, Ended
 from worker.configuration import Configuration
 from worker.contract import Claim, JobError
-from worker.errors import NotFound, NotYet, StoreFull, Unavailable
+from worker.errors import Damaged, NotFound, NotYet, StoreFull, Unavailable
 from worker.event_records import store_of
+from worker.grace import grace, leaving_in_time
 from worker.records import Records
 from worker.standing import RETRY_SECONDS, Watch
 
@@ -32,11 +33,13 @@ def run_job(claim: Claim, configuration: Configuration) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     records = Records.of(configuration)
     attempt = Attempt(claim, records, store_of(configuration), configuration, stop.is_set)
-    with Watch(records, claim, configuration) as watch:
+    with Watch(records, claim, configuration) as watch, leaving_in_time(records, claim, stop, grace(configuration)):
         outcome = _outcome(attempt, watch)
         _patiently(watch.flush, stop)
         if not watch.lost:
             _patiently(lambda: _account(records, claim, outcome), stop)
+        if watch.lost:
+            _patiently(lambda: records.clear_up(claim.job_id), stop)
 
 
 def _outcome(attempt: Attempt, watch: Watch) -> Ended | JobError | None:
@@ -49,8 +52,8 @@ def _outcome(attempt: Attempt, watch: Watch) -> Ended | JobError | None:
         return JobError(kind="input", message=f"{error.field}: {error.problem}", remedy=error.remedy)
     except (NotFound, NotYet) as error:
         return JobError(kind="input", message=str(error), remedy="submit a job on a tensor and factors that are there")
-    except StoreFull:
-        return JobError(kind="system", message="the server's disk is full", remedy="free some space, then submit again")
+    except Damaged as error:
+        return JobError(kind="system", message=str(error), remedy="upload the tensor again, and look at the disk")
     except Exception as error:
         log.exception("job failed")
         message = f"the run failed unexpectedly ({type(error).__name__})"
@@ -83,7 +86,14 @@ def _account(records: Records, claim: Claim, outcome: Ended | JobError | None) -
         ended = records.succeed(claim, outcome.result)
     if ended:
         log.info("job %s: ended", claim.job_id)
+        _settle(records, claim)
+
+
+def _settle(records: Records, claim: Claim) -> None:
+    try:
         records.settle(claim.job_id)
+    except StoreFull:
+        log.warning("job %s: its history stays in Redis until the disk has room", claim.job_id)
 
 
 def _patiently(call: Callable[[], Answer], stop: threading.Event) -> Answer:

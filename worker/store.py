@@ -12,9 +12,9 @@ from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
-from worker.errors import NotFound
+from worker.errors import Damaged, NotFound
 from worker.factor_files import FactorsFile
-from worker.files import private_folder
+from worker.files import private_folder, remove, sha256_of
 from worker.npy import open_array
 from worker.results import JobFolder
 from worker.uploads import Upload, kept_digest
@@ -45,6 +45,12 @@ class Store:
         if not path.is_file():
             raise NotFound("tensor content", sha256)
         return open_array(path)
+
+    def check_tensor(self, sha256: str) -> None:
+        """Damaged if the bytes are no longer those that were uploaded: a disk may spoil them, or a person."""
+        path = self.tensor_path(sha256)
+        if path.is_file() and sha256_of(path) != sha256:
+            raise Damaged(f"the stored tensor {sha256} was altered since it was uploaded")
 
     def remove_tensor(self, sha256: str, unused: Callable[[str], bool]) -> bool:
         """Remove the bytes unless a record names them again: `unused` is asked while no upload can be kept.
@@ -79,7 +85,7 @@ class Store:
     def remove_job(self, job_id: str) -> None:
         """Of a job whose record is gone. Whoever is moving its history finds that out, and removes the rest."""
         try:
-            shutil.rmtree(self._jobs / job_id, ignore_errors=False, onerror=_ignore_missing)
+            remove(self._jobs / job_id)
         except OSError as error:
             if error.errno != errno.ENOTEMPTY:
                 raise
@@ -107,9 +113,3 @@ def _is_abandoned(path: Path) -> bool:
             return True
     except (BlockingIOError, FileNotFoundError):
         return False
-
-
-def _ignore_missing(_function: object, _path: str, error: Any) -> None:
-    """Somebody else removed it first: that is what was wanted."""
-    if not issubclass(error[0], FileNotFoundError):
-        raise error[1]

@@ -22,18 +22,19 @@ class TensorRecords(Link):
     ) -> Page[TensorRecord]:
         """The newest first; with `sha256`, the owner's records of these very bytes."""
         if sha256 is not None:
-            return self._same_content(owner, sha256)
+            return self._same_content(owner, sha256, limit)
         ids, following = self._page(keys.tensors(owner), limit, cursor)
         texts = [self._call("HGET", keys.tensor(id), "record") for id in ids]
         # One that was deleted while we looked is not in the list any more.
         records = [TensorRecord.model_validate_json(text) for text in texts if text]
         return Page[TensorRecord](items=tuple(records), next=following)
 
-    def _same_content(self, owner: str, sha256: str) -> Page[TensorRecord]:
+    def _same_content(self, owner: str, sha256: str, limit: int) -> Page[TensorRecord]:
+        """One page, the newest: they all have the same bytes."""
         texts = [self._call("HGET", keys.tensor(id), "record") for id in self._call("SMEMBERS", keys.content(sha256))]
         records = [TensorRecord.model_validate_json(text) for text in texts if text]
         own = sorted((record for record in records if record.owner == owner), key=lambda record: record.created_at)
-        return Page[TensorRecord](items=tuple(reversed(own)), next=None)
+        return Page[TensorRecord](items=tuple(reversed(own))[:limit], next=None)
 
     def delete_tensor(self, owner: str, id: str) -> str | None:
         """The digest of the bytes that no record names any more, if so: pass it to `Store.remove_tensor`."""

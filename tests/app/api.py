@@ -123,13 +123,17 @@ def events(lab: httpx.Client, job_id: str, after: str | None = None) -> Iterator
     with lab.stream("GET", f"/v1/jobs/{job_id}/events", headers=headers) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
-        fields: dict[str, str] = {}
-        for line in answer.iter_lines():
-            if line:
-                name, _, value = line.partition(": ")
-                fields[name] = value
-            elif "id" in fields:
-                yield Sent(fields["id"], fields["event"], json.loads(fields["data"]))
-                fields = {}
-            else:
-                fields = {}
+        yield from parsed(answer)
+
+
+def parsed(answer: httpx.Response) -> Iterator[Sent]:
+    fields: dict[str, str] = {}
+    for line in answer.iter_lines():
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif "id" in fields:
+            yield Sent(fields["id"], fields["event"], json.loads(fields["data"]))
+            fields = {}
+        else:
+            fields = {}

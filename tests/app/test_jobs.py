@@ -192,7 +192,7 @@ def test_a_queued_job_is_cancelled_at_once_and_only_once(front: httpx.Client, te
     assert first.json()["state"] == "cancelled"
     assert first.json()["finished_at"]
     assert second.json() == first.json()
-    refused(front.get(f"/v1/jobs/{job['id']}/factors"), 409, "not-yet")
+    refused(front.get(f"/v1/jobs/{job['id']}/factors"), 404, "not-found")
 
 
 def test_only_an_ended_job_can_be_deleted(front: httpx.Client, tensor: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from solvers import METHODS, Settings, solve
+from solvers import METHODS, Settings, solve, synthetic
 from tests.solvers.problems import planted, run
 
 methods = pytest.mark.parametrize("method", METHODS)
@@ -97,3 +97,15 @@ def test_what_validates_runs(shape, seed, **fields):
     X.flat[0] = 1.0
     asked = Settings(seed=seed, stop={"max_iterations": 8, "tolerance": 0.0}, **fields)
     check(solve(X, asked, threads=1))
+
+
+def test_components_lost_to_the_start_are_told_of():
+    """Without a penalty every component has its use; one that dies then died of its random start."""
+    lost = [0, 0]
+    X = synthetic.planted((20, 8, 6), 3).tensor
+    for seed in range(4):
+        result = solve(X, Settings.recommended(8, seed=seed, stop={"max_iterations": 5}))
+        dead = result.nonzero_components.all_modes < 8
+        lost[dead] += 1
+        assert any("although beta is zero" in warning for warning in result.warnings) == dead
+    assert all(lost)

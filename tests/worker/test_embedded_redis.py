@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.stack import restartable_redis
+from tests.stack import embedded_redis, restartable_redis
 from tests.worker.lab import put, random_tensor, request
 from worker.configuration import Configuration
 from worker.embedded_redis import SOCKET_PATH_LIMIT, NoServer, find_server, socket_path, start_redis
+from worker.link import connect
 from worker.records import Records
 from worker.store import Store
 
@@ -48,3 +49,9 @@ def test_a_configured_server_wins_and_a_wrong_one_is_told(tmp_path: Path) -> Non
     with pytest.raises(NoServer, match="does not start"):
         start_redis(chosen, tmp_path / "redis.sock", tmp_path / "redis")
     assert find_server(Configuration()).name == "valkey-server"
+
+
+@pytest.mark.parametrize("name", ["with space", "d#4", "d?5", "d%41", "dé"])
+def test_any_folder_name_will_do(tmp_path: Path, name: str) -> None:
+    with embedded_redis(tmp_path / name) as configuration, connect(configuration) as client:
+        assert client.ping()

@@ -12,7 +12,7 @@ import psutil
 
 from tests.stack import ROOT, Server, descendants, interrupt, server, wait_for
 from tests.worker.lab import ended, job_process, put, random_tensor, reached, request
-from worker.configuration import Configuration
+from tests.worker.launched import configuration_of, part
 from worker.contract import Job
 from worker.records import Records
 from worker.store import Store
@@ -27,29 +27,12 @@ def serve(data: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
-def configuration(running: Server) -> Configuration:
-    return Configuration(data=running.data, redis_url=f"unix://{running.data.absolute()}/redis/redis.sock")
-
-
-def part(running: Server, name: str) -> psutil.Process:
-    """The launcher's child that is this part."""
-
-    def look() -> psutil.Process | None:
-        try:
-            children = psutil.Process(running.process.pid).children()
-            return next((child for child in children if name in [*child.cmdline(), child.name()[:6]]), None)
-        except psutil.NoSuchProcess:
-            return None  # a child that has just died, a zombie among them
-
-    return wait_for(look, what=name)
-
-
 def long_job(running: Server) -> Job:
     """Submitted, and on its way."""
-    records = Records.of(configuration(running))
+    records = Records.of(configuration_of(running))
     tensor = put(records, Store(running.data), random_tensor(40, 40, 40))
     job, _ = records.submit("local", request(tensor, **LONG))
-    wake(configuration(running))
+    wake(configuration_of(running))
     reached(records, job, 20)
     return job
 
@@ -72,7 +55,7 @@ def test_it_is_ready_soon_and_ctrl_c_hands_running_jobs_back(tmp_path: Path) -> 
         assert running.process.wait(60) == 0
         assert gone(below)
     with server(tmp_path) as running:
-        records = Records.of(configuration(running))
+        records = Records.of(configuration_of(running))
         done = ended(records, job)
         assert (done.state, done.attempt) == ("succeeded", 1)
 
@@ -88,7 +71,7 @@ def test_killing_the_launcher_leaves_no_orphan_and_its_job_goes_on(tmp_path: Pat
         assert gone(below)
     started = time.monotonic()
     with server(tmp_path) as running:
-        done = ended(Records.of(configuration(running)), job)
+        done = ended(Records.of(configuration_of(running)), job)
         assert (done.state, done.attempt) == ("succeeded", 2)
         assert done.started_at is not None
         assert time.monotonic() - started < 60
@@ -130,7 +113,7 @@ def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
         wait_for(lambda: _is_ready(running), what="the server to be ready again")
         assert "started again" in running.log.read_text()
         job = long_job(running)
-        assert ended(Records.of(configuration(running)), job).state == "succeeded"
+        assert ended(Records.of(configuration_of(running)), job).state == "succeeded"
 
 
 def _is_ready(running: Server) -> bool:

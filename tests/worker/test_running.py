@@ -1,56 +1,15 @@
-"""Jobs on a real Celery worker: the bits of `solve()`, whatever happens on the way."""
+"""Jobs on a real Celery worker give the bits of `solve()`. What may happen on the way is in `tests/faults`."""
 
-import itertools
-import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from solvers import METHODS, solve
-from tests.stack import embedded_redis, restartable_redis, wait_for, worker
-from tests.worker.lab import ended, job_process, put, random_tensor, reached, request, same_bits
-from worker.configuration import Configuration
-from worker.contract import Job
-from worker.records import Records
-from worker.store import Store
+from tests.stack import embedded_redis, wait_for, worker
+from tests.worker.lab import ended, put, reached, request, same_bits
+from tests.worker.running import LONG, TENSOR, Lab
 from worker.wake import wake
-
-# Long enough to be met on the way (some seconds), with a checkpoint every few iterations.
-LONG = {"rank": 8, "method": "apg", "stop": {"max_iterations": 1500, "tolerance": 0}}
-TENSOR = random_tensor(40, 40, 40)
-
-
-class Lab:
-    """One Redis, one store, one worker at a time."""
-
-    def __init__(self, configuration: Configuration) -> None:
-        self.configuration = configuration
-        self.records = Records.of(configuration)
-        self.store = Store(configuration.data)
-        self.tensor = put(self.records, self.store, TENSOR)
-
-    def submit(self, **fields: object) -> Job:
-        job, _ = self.records.submit("local", request(self.tensor, **fields))
-        wake(self.configuration)
-        return job
-
-    def solved(self, **fields: object) -> list[np.ndarray]:
-        return list(solve(TENSOR, request(self.tensor, **fields).settings()).factors)
-
-    def checkpointed(self, job: Job) -> Path:
-        """Its first checkpoint, once it is there."""
-        folder = self.store.root / "jobs" / job.id
-        return wait_for(lambda: next(folder.glob("checkpoint-*"), None), what="a checkpoint")
-
-    def told_once(self, job: Job) -> bool:
-        """Every iteration was published exactly once, in order, with time that never runs back."""
-        rows = self.records.history("local", job.id)
-        assert job.result is not None
-        return [row.iteration for row in rows] == list(range(1, job.result.iterations + 1)) and all(
-            before.seconds <= after.seconds for before, after in itertools.pairwise(rows)
-        )
 
 
 @pytest.fixture(scope="module")
@@ -89,19 +48,6 @@ def test_the_first_progress_comes_within_two_seconds(lab: Lab) -> None:
     assert running.started_at is not None
     assert running.finished_at is not None
     assert (running.finished_at - running.created_at).total_seconds() < 2
-
-
-def test_a_killed_process_resumes_from_its_checkpoint_to_the_same_bits(lab: Lab, worker_pid: int) -> None:
-    job = lab.submit(**LONG)
-    lab.checkpointed(job)
-    seen = reached(lab.records, job, 50)
-    job_process(worker_pid).send_signal(signal.SIGKILL)
-    done = ended(lab.records, job)
-    assert (done.state, done.attempt) == ("succeeded", 2), done.error
-    assert done.result is not None
-    assert seen.iteration < done.result.iterations
-    assert same_bits(lab.store.job(job.id).factors(), lab.solved(**LONG))
-    assert lab.told_once(done)
 
 
 @pytest.mark.usefixtures("worker_pid")
@@ -171,55 +117,3 @@ def test_a_stray_call_finds_nothing_and_a_lost_one_is_repeated(lab: Lab) -> None
         wake(lab.configuration)
     job, _ = lab.records.submit("local", request(lab.tensor, stop={"max_iterations": 3}))
     assert ended(lab.records, job, 30).state == "succeeded"
-
-
-def test_a_stopping_worker_hands_its_job_back_and_another_goes_on(tmp_path: Path) -> None:
-    with embedded_redis(tmp_path, checkpoint_seconds=600.0) as configuration:
-        lab = Lab(configuration)
-        with worker(configuration) as first:
-            job = lab.submit(**LONG)
-            reached(lab.records, job, 20)
-            first.terminate()
-            assert first.wait(30) == 0
-        back = lab.records.job("local", job.id)
-        assert (back.state, back.attempt) == ("queued", 0)
-        assert lab.checkpointed(job)
-        assert lab.records.live_workers() == 0
-        with worker(configuration):
-            done = ended(lab.records, job)
-        assert (done.state, done.attempt) == ("succeeded", 1)
-        assert same_bits(lab.store.job(job.id).factors(), lab.solved(**LONG))
-        assert lab.told_once(done)
-
-
-def test_a_killed_worker_loses_its_lease_and_another_finishes(tmp_path: Path) -> None:
-    with embedded_redis(tmp_path, checkpoint_seconds=0.05, lease_seconds=2.0) as configuration:
-        lab = Lab(configuration)
-        with worker(configuration) as first:
-            job = lab.submit(**LONG)
-            lab.checkpointed(job)
-            process = job_process(first.pid)
-            first.kill()
-            first.wait()
-            wait_for(lambda: not process.is_running(), 5, "the job's process to die with its worker")
-        assert lab.records.job("local", job.id).state == "running"
-        with worker(configuration):
-            done = ended(lab.records, job)
-        assert (done.state, done.attempt) == ("succeeded", 2)
-        assert same_bits(lab.store.job(job.id).factors(), lab.solved(**LONG))
-        assert lab.told_once(done)
-
-
-def test_a_job_outlives_an_outage_of_redis(tmp_path: Path) -> None:
-    with restartable_redis(tmp_path, lease_seconds=2.0) as (configuration, restart):
-        lab = Lab(configuration)
-        with worker(configuration):
-            job = lab.submit(**LONG)
-            reached(lab.records, job, 20)
-            restart()
-            done = ended(lab.records, job)
-            assert (done.state, done.attempt) == ("succeeded", 1)
-            assert same_bits(lab.store.job(job.id).factors(), lab.solved(**LONG))
-            assert lab.told_once(done)
-            again = lab.submit(stop={"max_iterations": 3})
-            assert ended(lab.records, again).state == "succeeded"

@@ -155,14 +155,21 @@ def test_a_checkpoint_comes_back_bit_for_bit_and_a_damaged_one_not_at_all(store:
     assert store.job("j").load_checkpoint("checkpoint-1-1-" + "0" * 64 + ".npz") is None
 
 
-def test_the_last_checkpoint_stays_until_the_next_is_pointed_to(store: Store) -> None:
+def test_the_last_two_checkpoints_stay(store: Store) -> None:
+    folder = store.job("j")
+    names = [folder.save_checkpoint(1, state) for state in states(3)]
+    folder.drop_checkpoints(keep=names[2])
+    assert [folder.load_checkpoint(name) is not None for name in names] == [False, True, True]
+
+
+def test_a_damaged_checkpoint_is_replaced_by_the_one_before(store: Store) -> None:
     folder, (first, second) = store.job("j"), states(2)
-    old = folder.save_checkpoint(1, first)
-    new = folder.save_checkpoint(1, second)
-    assert folder.load_checkpoint(old) is not None
-    folder.drop_checkpoints(keep=new)
-    assert folder.load_checkpoint(old) is None
-    assert folder.load_checkpoint(new) is not None
+    folder.save_checkpoint(1, first)
+    last = folder.save_checkpoint(1, second)
+    (store.root / "jobs" / "j" / last).write_bytes(b"spoilt")
+    found = folder.last_checkpoint(last)
+    assert found is not None
+    assert found.to_bytes() == first.to_bytes()
 
 
 def test_factors_are_those_of_the_last_checkpoint_and_in_the_end_the_final_ones(store: Store) -> None:

@@ -1,5 +1,4 @@
--- all: attempts whose lease has run out died with their worker; with all = '1', every attempt did
-local latest = ARGV[1] == '1' and '+inf' or now()
-local dead = redis.call('ZRANGEBYSCORE', LEASES, '-inf', latest)
+-- latest: attempts whose lease ran out by then died with their worker; '+inf' means every attempt
+local dead = redis.call('ZRANGEBYSCORE', LEASES, '-inf', ARGV[1])
 for _, id in ipairs(dead) do crash(id, 'its worker fell silent') end
 return dead

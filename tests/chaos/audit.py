@@ -1,0 +1,129 @@
+"""After the attacks: is everything as if nothing had happened? Each complaint is one line."""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from solvers import Result, Settings, solve
+from tests.app.api import Sent, client
+from tests.chaos.house import House
+from tests.chaos.jobs import OWNERS, Accepted, Jobs
+from tests.faults.watcher import is_gapless
+from tests.stack import wait_for
+from tests.worker.lab import same_bits
+from worker.contract import TERMINAL, Job
+from worker.link import connect
+
+ENDED_SECONDS = 300.0
+# Uploads of a killed API are removed once they are a minute old.
+TIDY_SECONDS = 120.0
+# What stays when there are no jobs and no tensors: counters, the workers, and Celery's own.
+STANDING = ("ncp:sequence", "ncp:serving", "ncp:served", "ncp:workers", "ncp:broker:")
+
+
+def all_ended(house: House, jobs: Jobs) -> None:
+    wait_for(lambda: not jobs.live(), ENDED_SECONDS, "every accepted job to end")
+    wait_for(lambda: not house.records.unsettled(), TIDY_SECONDS, "every history to be stored")
+
+
+def audit(house: House, jobs: Jobs) -> Iterator[str]:
+    for job in jobs.accepted:
+        yield from (f"job {job.id}: {complaint}" for complaint in _about(house, job))
+    yield from _left_files(house, jobs)
+    yield from _left_keys(house, jobs)
+    house.stop()
+    yield from (f"process {process.pid} is left: {process.cmdline()}" for process in house.processes())
+
+
+def states(house: House, jobs: Jobs) -> dict[str, int]:
+    found = [house.records.job(job.owner, job.id).state for job in jobs.accepted]
+    return {state: found.count(state) for state in sorted(TERMINAL)}
+
+
+def _about(house: House, accepted: Accepted) -> Iterator[str]:
+    job = house.records.job(accepted.owner, accepted.id)
+    if job.state == "failed":
+        yield f"failed: {job.error.message if job.error else None}"
+    if job.state == "cancelled" and not accepted.cancel_asked:
+        yield "was cancelled by nobody"
+    if job.result is not None:
+        yield from _numbers(house, accepted, job)
+    if not is_gapless(_events(house, job.id)):
+        yield "its events have a gap"
+    if accepted.watcher is not None:
+        yield from _watched(house, accepted)
+
+
+def _numbers(house: House, accepted: Accepted, job: Job) -> Iterator[str]:
+    """A cancelled run is compared with one of as many iterations."""
+    assert job.result is not None
+    stop = accepted.settings.stop.model_copy(update={"max_iterations": job.result.iterations})
+    settings = accepted.settings.model_copy(update={"stop": stop})
+    expected = _solved(accepted.tensor.tobytes(), accepted.tensor.shape, settings.model_dump_json())
+    if not same_bits(house.store.job(job.id).factors(), list(expected.factors)):
+        yield f"{job.state}, but its factors are not those of solve()"
+    told = tuple(row.objective for row in house.records.history(job.owner, job.id))
+    if job.state == "succeeded" and told != expected.history.objective:
+        yield "its history is not that of solve()"
+
+
+@cache
+def _solved(content: bytes, shape: tuple[int, ...], settings: str) -> Result:
+    return solve(np.frombuffer(content).reshape(shape), Settings.model_validate_json(settings), threads=1)
+
+
+def _events(house: House, job_id: str) -> list[Sent]:
+    seen: list[Sent] = []
+    while page := house.records.events_after(job_id, seen[-1].id if seen else None):
+        seen += [Sent(event.id, event.kind, _content(event.payload)) for event in page]
+    return seen
+
+
+def _content(payload: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(payload)
+    return found
+
+
+def _watched(house: House, accepted: Accepted) -> Iterator[str]:
+    assert accepted.watcher is not None
+    seen = accepted.watcher.until_end()
+    if [sent.id for sent in seen] != [event.id for event in _events(house, accepted.id)]:
+        yield "its watcher was not told every event once"
+
+
+def _left_files(house: House, jobs: Jobs) -> Iterator[str]:
+    root = house.store.root
+    wait_for(lambda: not list((root / "uploads").iterdir()), TIDY_SECONDS, "abandoned uploads to go")
+    known = {job.id for job in jobs.accepted}
+    for folder in (root / "jobs").iterdir():
+        if folder.name not in known:
+            yield f"folder {folder.name} belongs to no job"
+        yield from (f"{path.relative_to(root)} is left" for path in folder.iterdir() if not _belongs(path))
+
+
+def _belongs(path: Path) -> bool:
+    """Checkpoints only where a job was cancelled before it had a result."""
+    final = any(path.parent.glob("factors-*"))
+    if path.name.startswith(("checkpoint-", "partial-")):
+        return not final
+    return path.name in ("history.npy", "changes.json") or path.name.startswith("factors-")
+
+
+def _left_keys(house: House, jobs: Jobs) -> Iterator[str]:
+    """Delete everything, and look what remains."""
+    for job in jobs.accepted:
+        house.records.delete_job(job.owner, job.id)
+        house.store.remove_job(job.id)
+    with client(house.address) as caller:
+        for owner in OWNERS:
+            for tensor in house.records.tensors(owner, limit=10_000).items:
+                if owner == "local":
+                    caller.delete(f"/v1/tensors/{tensor.id}").raise_for_status()
+                else:
+                    house.records.delete_tensor(owner, tensor.id)
+    with connect(house.configuration) as client_:
+        left = sorted(str(key) for key in client_.scan_iter(count=1000))
+    yield from (f"key {key} is left in Redis" for key in left if not key.startswith(STANDING))

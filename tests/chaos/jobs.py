@@ -1,0 +1,136 @@
+"""A stream of small jobs from several owners, submitted through every outage."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import httpx
+import numpy as np
+from kombu.exceptions import OperationalError
+from numpy.typing import NDArray
+
+from solvers import METHODS, Settings
+from tests.app.api import client, npy
+from tests.chaos.house import House
+from tests.faults.watcher import Watcher
+from tests.stack import wait_for
+from tests.worker.lab import put, random_tensor
+from worker.contract import TERMINAL, JobRequest
+from worker.errors import Unavailable
+from worker.wake import wake
+
+Answer = TypeVar("Answer")
+OWNERS = ("local", "ann", "bob")
+SHAPES = ((30, 30, 30), (60, 50), (12, 12, 12, 12))
+PATIENCE_SECONDS = 120.0
+
+
+@dataclass
+class Accepted:
+    """A job that the server has answered for."""
+
+    owner: str
+    id: str
+    tensor: NDArray[np.float64]
+    settings: Settings
+    cancel_asked: bool = False
+    watcher: Watcher | None = None
+
+
+@dataclass
+class Lane:
+    """One owner's tensors."""
+
+    ids: list[str] = field(default_factory=list)
+
+
+class Jobs:
+    """`local` goes through HTTP, the others through the records: the server knows one caller until there are keys."""
+
+    def __init__(self, house: House, dice: random.Random) -> None:
+        self._house = house
+        self._dice = dice
+        self._tensors = [random_tensor(*shape, seed=place) for place, shape in enumerate(SHAPES)]
+        self._lanes = {owner: Lane() for owner in OWNERS}
+        self._count = 0
+        self.accepted: list[Accepted] = []
+        for owner in OWNERS:
+            self._lanes[owner].ids = [self._upload(owner, tensor) for tensor in self._tensors]
+
+    def live(self) -> list[Accepted]:
+        """Those that have not ended; all of them while nobody can say."""
+        try:
+            return [job for job in self.accepted if self._state(job) not in TERMINAL]
+        except Unavailable:
+            return list(self.accepted)
+
+    def submit(self) -> None:
+        owner, place = self._dice.choice(OWNERS), self._dice.randrange(len(SHAPES))
+        if self._dice.random() < 0.2:
+            self._lanes[owner].ids[place] = self._upload(owner, self._tensors[place])
+        request = JobRequest(
+            tensor_id=self._lanes[owner].ids[place],
+            method=self._dice.choice(list(METHODS)),
+            rank=self._dice.randint(2, 6),
+            seed=self._dice.randrange(1000),
+            priority=self._dice.randint(-1, 1),
+            stop={"max_iterations": self._dice.choice((30, 300, 1500)), "tolerance": 0},
+        )
+        job = Accepted(owner, self._send(owner, request), self._tensors[place], request.settings())
+        if owner == "local" and self._dice.random() < 0.7:
+            job.watcher = Watcher(self._house.address, job.id)
+            job.watcher.start()
+        self.accepted.append(job)
+
+    def cancel(self) -> bool:
+        """One that lives; False if there is none."""
+        live = self.live()
+        if not live:
+            return False
+        job = self._dice.choice(live)
+        job.cancel_asked = True
+        self._persistently(lambda: self._house.records.cancel(job.owner, job.id))
+        return True
+
+    def _state(self, job: Accepted) -> str:
+        return self._house.records.job(job.owner, job.id).state
+
+    def _upload(self, owner: str, tensor: NDArray[np.float64]) -> str:
+        if owner == "local":
+            return str(self._posted("/v1/tensors", 201, content=npy(tensor))["id"])
+        return self._persistently(lambda: put(self._house.records, self._house.store, tensor, owner)).id
+
+    def _send(self, owner: str, request: JobRequest) -> str:
+        """With a key: asked again after an answer that got lost, it is the same job."""
+        self._count += 1
+        key = f"chaos {self._count}"
+        if owner == "local":
+            body = request.model_dump(mode="json", exclude_unset=True)
+            return str(self._posted("/v1/jobs", 202, json=body, headers={"Idempotency-Key": key})["id"])
+        job = self._persistently(lambda: self._house.records.submit(owner, request, key))[0]
+        self._persistently(lambda: wake(self._house.configuration))
+        return job.id
+
+    def _posted(self, path: str, status: int, **content: Any) -> dict[str, Any]:
+        def post() -> dict[str, Any]:
+            with client(self._house.address) as caller:
+                answer = caller.post(path, **content)
+            if answer.status_code == 503:
+                raise Unavailable
+            assert answer.status_code == status, answer.text
+            found: dict[str, Any] = answer.json()
+            return found
+
+        return self._persistently(post)
+
+    def _persistently(self, call: Callable[[], Answer]) -> Answer:
+        """Again while the server is away; anything but its absence is an error."""
+
+        def attempt() -> tuple[Answer] | None:
+            try:
+                return (call(),)
+            except (Unavailable, OperationalError, httpx.TransportError):
+                return None
+
+        return wait_for(attempt, PATIENCE_SECONDS, "the server")[0]

@@ -1,0 +1,67 @@
+"""Files that were altered or cut short behind the server's back are noticed by their digest."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.stack import embedded_redis, wait_for, worker
+from tests.worker.lab import ended, put, random_tensor, request
+from tests.worker.running import LONGER, Lab
+from worker.wake import wake
+
+
+def alter(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(("damage", "damaged"), [(alter, 1), (cut, 2)], ids=["the last altered", "both cut short"])
+def test_a_damaged_checkpoint_costs_time_and_nothing_else(
+    tmp_path: Path, damage: Callable[[Path], None], damaged: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with embedded_redis(tmp_path, checkpoint_seconds=0.05, lease_seconds=2.0) as configuration:
+        lab = Lab(configuration)
+        with worker(configuration) as first:
+            job = lab.submit(**LONGER)
+            wait_for(lambda: len(checkpoints(lab.folder(job))) == 2, what="two checkpoints")
+            first.kill()
+            first.wait()
+        found = checkpoints(lab.folder(job))
+        for path in found[:damaged]:
+            damage(path)
+        whole = [iteration(path) for path in found[damaged:]]
+        with worker(configuration):
+            assert lab.as_if_nothing_happened(job).attempt == 2
+        told = f"goes on after iteration {whole[0]}" if whole else "its checkpoints are damaged, it begins anew"
+        assert f"job {job.id}: {told}" in capfd.readouterr().err
+
+
+def test_a_damaged_tensor_fails_its_jobs_with_the_reason(tmp_path: Path) -> None:
+    with embedded_redis(tmp_path) as configuration, worker(configuration):
+        lab = Lab(configuration)
+        for seed, damage in enumerate((alter, cut)):
+            other = put(lab.records, lab.store, random_tensor(5, 6, 7, seed=seed))
+            damage(lab.store.tensor_path(other.sha256))
+            job, _ = lab.records.submit("local", request(other))
+            wake(configuration)
+            failed = ended(lab.records, job)
+            assert failed.error is not None
+            assert (failed.state, failed.error.kind, failed.attempt) == ("failed", "system", 1)
+            assert "altered" in failed.error.message
+            assert "upload the tensor again" in failed.error.remedy
+        lab.as_if_nothing_happened(lab.submit(rank=2, stop={"max_iterations": 3}))
+
+
+def iteration(path: Path) -> int:
+    return int(path.name.split("-")[2])
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """The furthest first."""
+    return sorted(folder.glob("checkpoint-*.npz"), key=iteration, reverse=True)

@@ -1,0 +1,66 @@
+"""SIGTERM, as in a deploy or a reboot: everything ends within half a minute and nothing is lost."""
+
+import time
+from pathlib import Path
+
+from tests.app.api import client
+from tests.faults.watcher import is_gapless, watch
+from tests.stack import embedded_redis, server, wait_for, worker
+from tests.worker.lab import job_process, put, random_tensor, reached, request
+from tests.worker.launched import configuration_of
+from tests.worker.running import LONG, Lab
+from worker.wake import wake
+
+STOPPED_SECONDS = 30
+
+
+def test_a_stopping_worker_finishes_its_sweep_and_hands_its_job_back(tmp_path: Path) -> None:
+    with embedded_redis(tmp_path, checkpoint_seconds=600.0) as configuration:
+        lab = Lab(configuration)
+        with worker(configuration) as first:
+            job = lab.submit(**LONG)
+            reached(lab.records, job, 20)
+            first.terminate()
+            assert first.wait(STOPPED_SECONDS) == 0
+        back = lab.now(job)
+        assert (back.state, back.attempt) == ("queued", 0)
+        assert lab.checkpointed(job)
+        assert lab.records.live_workers() == 0
+        with worker(configuration):
+            assert lab.as_if_nothing_happened(job).attempt == 1
+
+
+def test_a_sweep_that_takes_longer_than_the_grace_is_left_and_costs_no_attempt(tmp_path: Path) -> None:
+    with embedded_redis(tmp_path, stop_seconds=0.1, threads=1) as configuration:
+        lab = Lab(configuration)
+        large = put(lab.records, lab.store, random_tensor(250, 250, 250))
+        with worker(configuration) as running:
+            job, _ = lab.records.submit("local", request(large, rank=300, method="mu"))
+            wake(configuration)
+            computing = job_process(running.pid)
+            wait_for(lambda: computing.num_threads() > 3, what="the job to have begun")
+            wait_for(lambda: computing.cpu_times().user > 0.3, what="the first sweep")
+            running.terminate()
+            assert running.wait(STOPPED_SECONDS) == 0
+        back = lab.now(job)
+        assert (back.state, back.attempt, back.progress) == ("queued", 0, None)
+        assert not list(lab.folder(job).glob("checkpoint-*"))
+
+
+def test_a_server_with_a_running_job_and_an_open_stream_stops_in_time(tmp_path: Path) -> None:
+    with server(tmp_path) as running:
+        lab = Lab(configuration_of(running))
+        job = lab.submit(**LONG)
+        with watch(running.address, job.id) as watcher:
+            watcher.reached(20)
+            asked = time.monotonic()
+            running.process.terminate()
+            assert running.process.wait(STOPPED_SECONDS) == 0
+            assert time.monotonic() - asked < STOPPED_SECONDS
+            seen = list(watcher.seen)
+    with server(tmp_path) as running, watch(running.address, job.id) as again, client(running.address):
+        events = again.until_end()
+        assert is_gapless(events)
+        assert [sent.id for sent in events][: len(seen)] == [sent.id for sent in seen]
+        lab = Lab(configuration_of(running))
+        assert lab.as_if_nothing_happened(lab.now(job)).attempt == 1
