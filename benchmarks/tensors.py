@@ -20,3 +20,4 @@ CASES = (
     Case("E3", 40, lambda: merge_modes(evoked((9, 71, 60, 42)), 1).tensor),
     Case("E4", 40, lambda: evoked((9, 71, 60, 42)).tensor),
 )
+BY_NAME = {case.name: case for case in CASES}

@@ -1,0 +1,45 @@
+"""Notice that somebody else is using the machine, so that a disturbed round can be repeated."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from solvers.parallel import available_cores, single_threaded_blas
+
+# A calibration slower than this times the fastest one seen means that the cores were shared.
+DISTURBED = 1.2
+# How often a waiting benchmark looks again.
+PAUSE_SECONDS = 0.1
+
+
+class Calibration:
+    """A fixed piece of work on every core at once, a few milliseconds long; its fastest time is the measure."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(available_cores())
+        self._work = [np.random.default_rng(0).random((400, 400)) for _ in range(available_cores())]
+        self.fastest = min(self._seconds() for _ in range(50))
+
+    def wait(self, seconds: float) -> float:
+        """Wait for a quiet moment, that long at most; returns how long it took."""
+        started = time.perf_counter()
+        while not self.is_quiet() and time.perf_counter() - started < seconds:
+            time.sleep(PAUSE_SECONDS)
+        return time.perf_counter() - started
+
+    def is_quiet(self) -> bool:
+        taken = min(self._seconds() for _ in range(2))
+        self.fastest = min(self.fastest, taken)
+        return taken < DISTURBED * self.fastest
+
+    def _seconds(self) -> float:
+        with single_threaded_blas():
+            return seconds_of(lambda: list(self._pool.map(lambda A: A @ A, self._work)))
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
