@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 MINUTES ?= 5
 
-.PHONY: serve test lint bench chaos clean
+.PHONY: serve test lint bench faults chaos clean
 
 serve: $(VENV)/server
 	$(BIN)/ncp serve
@@ -12,7 +12,6 @@ serve: $(VENV)/server
 test: lint
 	$(BIN)/pytest --numprocesses 2 tests/solvers tests/test_readme.py
 	$(BIN)/pytest tests/worker tests/app
-	$(BIN)/pytest tests/faults
 
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
@@ -22,6 +21,9 @@ lint: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks
+
+faults: $(VENV)/installed
+	$(BIN)/pytest tests/faults
 
 chaos: $(VENV)/installed
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
