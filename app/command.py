@@ -1,23 +1,28 @@
-"""The `ncp` command: `ncp serve` runs everything on this machine, `ncp api` and `ncp worker` one part of it."""
+"""The `ncp` command: `ncp serve` runs everything on this machine, `ncp api` and `ncp worker` one part of it,
+`ncp status` tells how it is."""
 
 import argparse
 import ipaddress
+import os
 import sys
 from collections.abc import Sequence
 
 from pydantic import ValidationError
 
+from app.claims import Taken, look_up
 from worker.configuration import Configuration
 
 VERBS = {
     "serve": "start Redis, the worker and the API on this machine, and stop them together",
     "api": "start the HTTP part alone; needs NCP_REDIS_URL",
     "worker": "start a worker alone; needs NCP_REDIS_URL and the same files as the API",
+    "status": "tell queue, running jobs, workers and disk of the server on a data folder",
 }
 OPTIONS = {
-    "serve": ("host", "port", "data", "redis_url", "workers", "allow_open", "log_level"),
-    "api": ("host", "port", "data", "redis_url", "allow_open", "log_level"),
-    "worker": ("data", "redis_url", "workers", "log_level"),
+    "serve": ("host", "port", "data", "redis_url", "workers", "allow_open", "log_level", "log_format"),
+    "api": ("host", "port", "data", "redis_url", "allow_open", "log_level", "log_format"),
+    "worker": ("data", "redis_url", "workers", "log_level", "log_format"),
+    "status": ("data", "redis_url", "host", "port"),
 }
 REFUSED = 2
 
@@ -36,17 +41,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _start(verb: str, configuration: Configuration, fd: int | None) -> int:
     """Each part is imported only when it is asked for: a worker loads no web server."""
-    if verb != "worker" and fd is None and not (is_loopback(configuration.host) or configuration.allow_open):
-        return _refuse(
-            f"{configuration.host} can be reached from other machines and this server asks for no keys; "
-            "listen on 127.0.0.1, or set NCP_ALLOW_OPEN=true if the network is closed"
-        )
+    os.umask(0o077)  # what this process and its children write, Redis among them, is for this account alone
+    if verb == "status":
+        from app.status import status
+
+        return status(configuration)
+    lack = None if verb == "worker" or fd is not None else _lack_of_address(configuration)
+    if lack is None and verb != "serve" and configuration.redis_url is None:
+        lack = f"ncp {verb} needs a Redis: set NCP_REDIS_URL, or use ncp serve"
+    return _begin(verb, configuration, fd) if lack is None else _refuse(lack)
+
+
+def _lack_of_address(configuration: Configuration) -> str | None:
+    """Why the API cannot listen there, if so."""
+    try:
+        look_up(configuration.host, configuration.port)
+    except Taken as refusal:
+        return str(refusal)
+    if is_loopback(configuration.host) or configuration.allow_open:
+        return None
+    return (
+        f"{configuration.host} can be reached from other machines and this server asks for no keys; "
+        "listen on 127.0.0.1, or set NCP_ALLOW_OPEN=true if the network is closed"
+    )
+
+
+def _begin(verb: str, configuration: Configuration, fd: int | None) -> int:
     if verb == "serve":
         from app.serve import serve
 
         return serve(configuration)
-    if configuration.redis_url is None:
-        return _refuse(f"ncp {verb} needs a Redis: set NCP_REDIS_URL, or use ncp serve")
     if verb == "worker":
         from worker.queue import run_worker
 

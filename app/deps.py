@@ -7,10 +7,12 @@ from fastapi import Depends, Request
 
 from app.live import Live as _Live
 from worker.configuration import Configuration
+from worker.logs import subject
 from worker.records import Records as _Records
 from worker.store import Store as _Store
 
 OwnerOf: TypeAlias = Callable[[Request], str]
+IsAdmin: TypeAlias = Callable[[Request], bool]
 
 
 def everyone_is_local(request: Request) -> str:
@@ -18,9 +20,17 @@ def everyone_is_local(request: Request) -> str:
     return "local"
 
 
+def nobody_is_admin(request: Request) -> bool:
+    """Who asks is not known, so nobody may see what is everybody's."""
+    return False
+
+
 def _owner(request: Request) -> str:
+    """The log lines of this request name its owner and its job from here on."""
     resolve: OwnerOf = request.app.state.owner_of
-    return resolve(request)
+    concerned = subject()
+    concerned.owner, concerned.job_id = resolve(request), request.path_params.get("job_id")
+    return concerned.owner
 
 
 async def _records(request: Request) -> _Records:

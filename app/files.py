@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import anyio
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -36,7 +37,17 @@ class StoredFile(FileResponse):
             await send(message)
 
         with self._file:
-            await super().__call__(_with_sound_range(scope), receive, refuse)
+            async with anyio.create_task_group() as group:
+                group.start_soon(_until_gone, receive, group.cancel_scope)
+                await super().__call__(_with_sound_range(scope), receive, refuse)
+                group.cancel_scope.cancel()
+
+
+async def _until_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+    """A client that has left is sent nothing, but the whole file would still be read for it."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
 
 
 def _with_sound_range(scope: Scope) -> Scope:

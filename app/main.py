@@ -9,14 +9,19 @@ from importlib.metadata import version
 import redis.asyncio
 from fastapi import FastAPI
 
-from app import docs, events, factors, health, history, jobs, problems, tensors
+from app import docs, events, factors, health, history, jobs, metrics, problems, tensors
 from app.body_limit import BodyLimit
-from app.deps import OwnerOf, everyone_is_local
+from app.deps import IsAdmin, OwnerOf, everyone_is_local, nobody_is_admin
+from app.head import answer_head
 from app.live import Live
+from app.numbers import Numbers
 from app.refusals import describe
 from app.request_id import RequestId
+from app.same_site import SameSite
+from app.security import SecurityHeaders, cross_origin
 from worker.configuration import Configuration
 from worker.link import connect
+from worker.overview import Overview
 from worker.records import Records
 from worker.store import Store
 
@@ -24,11 +29,24 @@ DESCRIPTION = """Upload a `.npy` tensor, submit a job, watch objective and relat
 Refusals are `application/problem+json` and name field and remedy. Modes count from 1."""
 # A Redis that is silent for so long is asked anew; a read by itself waits for a fraction of a second.
 READ_SECONDS = 5.0
-ROUTERS = (tensors.router, jobs.router, events.router, history.router, factors.router, health.router, docs.router)
+ROUTERS = (
+    tensors.router,
+    jobs.router,
+    events.router,
+    history.router,
+    factors.router,
+    health.router,
+    metrics.router,
+    docs.router,
+)
+for _router in ROUTERS:
+    answer_head(_router)
 
 
-def create_app(configuration: Configuration, owner_of: OwnerOf = everyone_is_local) -> FastAPI:
-    """The application on a Redis that is running. `owner_of` says who is calling."""
+def create_app(
+    configuration: Configuration, owner_of: OwnerOf = everyone_is_local, is_admin: IsAdmin = nobody_is_admin
+) -> FastAPI:
+    """The application on a Redis that is running. `owner_of` says who is calling, `is_admin` who may see everything."""
     app = FastAPI(
         title="sparse-ncp",
         version=version("sparse-ncp"),
@@ -39,13 +57,19 @@ def create_app(configuration: Configuration, owner_of: OwnerOf = everyone_is_loc
     )
     app.state.configuration = configuration
     app.state.owner_of = owner_of
+    app.state.is_admin = is_admin
+    app.state.numbers = Numbers()
     app.state.routes = [route for router in ROUTERS for route in router.routes]
     for router in ROUTERS:
         app.include_router(router)
     docs.mount_assets(app)
     problems.install(app)
     app.add_middleware(BodyLimit)
-    app.add_middleware(RequestId)
+    app.add_middleware(SameSite, origins=configuration.allowed_origins)
+    if configuration.allowed_origins:
+        app.add_middleware(cross_origin, origins=configuration.allowed_origins)
+    app.add_middleware(SecurityHeaders)
+    app.add_middleware(RequestId, numbers=app.state.numbers)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]
     return app
 
@@ -62,6 +86,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     connection = connect(configuration)
     app.state.records = Records(connection, configuration)
     app.state.store = Store(configuration.data)
+    overview = Overview(connection, configuration)
+    app.state.numbers.registry.register(metrics.Surroundings(app, overview, app.state.store))
     url, patience = str(configuration.redis_url), READ_SECONDS
     async with redis.asyncio.Redis.from_url(url, decode_responses=True, socket_timeout=patience) as reader:
         app.state.live = Live(reader, app.state.records, configuration.event_buffer)

@@ -14,10 +14,12 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.routing import Match
 
-from app.request_id import HEADER, REQUEST_ID
+from app.request_id import HEADER
+from app.security import HEADERS
 from app.validation import FieldProblem, field_problems
 from solvers import InvalidInput
 from worker import errors
+from worker.logs import subject
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_SECONDS = 2
@@ -40,7 +42,15 @@ class TooLarge(Exception):
 
 
 class UnsupportedMedia(Exception):
-    """A body in a form that no route reads."""
+    """A body in a form that the route does not read."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.remedy = remedy
+
+
+class Forbidden(Exception):
+    """Not for this caller."""
 
 
 class Problem(BaseModel):
@@ -67,16 +77,22 @@ TABLE: Mapping[type[Exception], Kind] = {
     InvalidInput: Kind(422, "does-not-fit"),
     TooLarge: Kind(413, "too-large", "send a smaller tensor, or ask the operator to raise NCP_MAX_TENSOR_BYTES"),
     UnsupportedMedia: Kind(415, "unsupported-media"),
+    Forbidden: Kind(403, "forbidden", "ask from the server's own machine, or with an admin's key"),
     ClientDisconnect: Kind(400, "disconnected"),  # read by nobody; it keeps a lost client out of the error log
     errors.StoreFull: Kind(507, "store-full", "delete tensors or jobs that are no longer needed"),
     errors.Unavailable: Kind(503, "unavailable", BUSY),
     redis.exceptions.ConnectionError: Kind(503, "unavailable", BUSY),
     redis.exceptions.TimeoutError: Kind(503, "unavailable", BUSY),
 }
+ABSENT_REMEDIES: Mapping[str, str] = {
+    "mode": "count from 1 to the order of the job's tensor",
+    "factors": "submit the job again: it ended before its first checkpoint",
+}
 PLAIN_REMEDIES: Mapping[int, str] = {
     400: "check the request against /docs",
     404: "see /docs for what there is",
     405: "use a method named in the Allow header",
+    412: "leave If-Match out, or name the ETag that a HEAD request tells",
     413: "send less",
     416: "ask for a range within the length named in Content-Range",
 }
@@ -107,9 +123,9 @@ def problem(
         detail=detail,
         remedy=remedy,
         errors=fields or [],
-        request_id=REQUEST_ID.get(),
+        request_id=subject().request_id or "-",
     )
-    known = {HEADER: told.request_id, **({"Retry-After": str(RETRY_SECONDS)} if status == 503 else {})}
+    known = {**HEADERS, HEADER: told.request_id, **({"Retry-After": str(RETRY_SECONDS)} if status == 503 else {})}
     return JSONResponse(told.model_dump(), status, {**known, **(headers or {})}, MEDIA_TYPE)
 
 
@@ -122,13 +138,12 @@ def _known(request: Request, error: Exception) -> JSONResponse:
         return problem(kind.status, kind.word, f"{error.field}: {error.problem}", error.remedy, [refused])
     detail = "The record store does not answer." if kind.status == 503 else _sentence(error)
     fields = [_absent(error)] if isinstance(error, errors.NotFound) else []
-    return problem(kind.status, kind.word, detail, kind.remedy, fields)
+    return problem(kind.status, kind.word, detail, getattr(error, "remedy", kind.remedy), fields)
 
 
 def _absent(error: errors.NotFound) -> FieldProblem:
-    """Paths and bodies name a tensor and a job by the same word."""
-    name = f"{error.kind}_id" if error.kind in ("tensor", "job") else error.kind
-    return FieldProblem(field=name, problem=str(error), remedy="name one of your own")
+    remedy = ABSENT_REMEDIES.get(error.field, "name one of your own")
+    return FieldProblem(field=error.field, problem=str(error), remedy=remedy)
 
 
 def _invalid(request: Request, error: Exception) -> JSONResponse:

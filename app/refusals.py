@@ -10,6 +10,7 @@ from app.problems import MEDIA_TYPE, Problem
 MEANINGS = {
     304: "You have these bytes already",
     400: "The request cannot be read",
+    403: "Not for this caller",
     404: "There is no such thing, or it is not yours",
     405: "No such method on this path",
     409: "Not in this state",

@@ -3,23 +3,26 @@
 Forked, it shares the parent's loaded libraries and starts in milliseconds; a new interpreter would need over a second.
 """
 
+import logging
 import os
 import resource
 import select
 import signal
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from worker.configuration import Configuration
 from worker.contract import Claim
 from worker.errors import Unavailable
+from worker.logs import Subject, concern_process
 from worker.process import die_with_parent
 from worker.run import run_job
 from worker.stopping import Stopping
 
 # What the threads of a job map for themselves: a stack each, and the work space of its BLAS.
 BYTES_PER_THREAD = 96 << 20
+
+log = logging.getLogger("ncp.job")
 
 
 def run_apart(claim: Claim, configuration: Configuration, stopping: Stopping, holds: Callable[[], bool]) -> str | None:
@@ -40,6 +43,11 @@ def run_apart(claim: Claim, configuration: Configuration, stopping: Stopping, ho
     _wait(pid, alive, stopping, LeaseSight(holds, configuration.lease_seconds))
     os.close(alive)
     return _death(os.waitpid(pid, 0)[1])
+
+
+def subject_of(claim: Claim) -> Subject:
+    """A job's lines carry the id of the request that submitted it."""
+    return Subject(claim.request_id, claim.owner, claim.job_id)
 
 
 class LeaseSight:
@@ -85,11 +93,12 @@ def _be_the_job(claim: Claim, configuration: Configuration, parent: int) -> None
     code = 1
     try:
         die_with_parent(parent)
+        concern_process(subject_of(claim))
         _limit_memory(configuration)
         run_job(claim, configuration)
         code = 0
     except BaseException:
-        traceback.print_exc()
+        log.exception("the job's process failed")
     finally:
         os._exit(code)
 

@@ -37,14 +37,16 @@ def job_from(fields: Fields, position: int | None) -> Job:
 
 
 def claim_from(fields: Fields) -> Claim:
+    request: dict[str, Any] = json.loads(fields["request"])
     return Claim(
         job_id=fields["id"],
         owner=fields["owner"],
+        request_id=request.get("request_id"),
         fence=int(fields["fence"]),
         attempt=int(fields["attempt"]),
         sha256=fields["sha256"],
         initial_job_id=fields.get("initial"),
-        settings=Settings.model_validate(json.loads(fields["request"])["settings"]),
+        settings=Settings.model_validate(request["settings"]),
         checkpoint=fields.get("checkpoint"),
         published=_progress(fields),
     )

@@ -15,7 +15,9 @@ BATCH = 200
 
 
 class JobRecords(Link):
-    def submit(self, owner: str, request: JobRequest, key: str | None = None) -> tuple[Job, bool]:
+    def submit(
+        self, owner: str, request: JobRequest, key: str | None = None, request_id: str | None = None
+    ) -> tuple[Job, bool]:
         """Queue a job; durable when this returns. The same key and body give the same job again: (job, True)."""
         initial = request.initial.job_id if request.initial else ""
         name = _key_name(owner, key) if key is not None else ""
@@ -27,7 +29,7 @@ class JobRecords(Link):
             initial,
             request.priority,
             request.method,
-            _stored(request),
+            _stored(request, request_id),
             name,
             _digest(request),
             int(self._configuration.idempotency_hours * 3_600_000),
@@ -35,8 +37,9 @@ class JobRecords(Link):
         if outcome == "reused":
             raise KeyReused("this Idempotency-Key was used with another body")
         if outcome.startswith("no "):
-            missing = ("tensor", request.tensor_id) if outcome == "no tensor" else ("job", initial)
-            raise NotFound(*missing)
+            if outcome == "no tensor":
+                raise NotFound("tensor", request.tensor_id)
+            raise NotFound("job", initial, field="initial.job_id")
         return self.job(owner, found[0]), outcome == "replayed"
 
     def replay(self, owner: str, request: JobRequest, key: str) -> Job | None:
@@ -142,10 +145,10 @@ def _key_name(owner: str, key: str) -> str:
     return keys.idempotency(owner, sha256(key.encode()).hexdigest())
 
 
-def _stored(request: JobRequest) -> str:
+def _stored(request: JobRequest, request_id: str | None) -> str:
     """What the record keeps as it was asked. The settings are complete, so later defaults do not change old jobs."""
     settings = request.settings().model_dump(mode="json")
-    return json.dumps({"name": request.name, "settings": settings, "study_id": None})
+    return json.dumps({"name": request.name, "settings": settings, "study_id": None, "request_id": request_id})
 
 
 def _digest(request: JobRequest) -> str:

@@ -6,6 +6,8 @@ LEASES = PREFIX + "leases"
 WAITING = PREFIX + "waiting"
 UNSETTLED = PREFIX + "unsettled"
 WORKERS = PREFIX + "workers"
+QUEUED = PREFIX + "queued"
+COUNTS = PREFIX + "counts"
 # What Celery keeps in the same Redis.
 BROKER = PREFIX + "broker:"
 

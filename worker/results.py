@@ -109,7 +109,7 @@ class JobFolder:
         folder = self._factors_folder()
         found = find(folder, name)
         if found is None:
-            raise NotFound("file", name)
+            raise NotFound("factor", name.removesuffix(".npy"), field="mode")
         return found
 
     def factors(self) -> list[Array]:

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import time
@@ -20,6 +21,7 @@ from worker.results import JobFolder
 from worker.uploads import Upload, kept_digest
 
 SETTLED_SECONDS = 60.0
+PLAIN = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 class Store:
@@ -37,7 +39,7 @@ class Store:
         return Upload(self._uploads / secrets.token_hex(8), self._tensors, self._lock)
 
     def tensor_path(self, sha256: str) -> Path:
-        return self._tensors / f"{sha256}.npy"
+        return self._tensors / f"{_plain('tensor content', sha256)}.npy"
 
     def open_tensor(self, sha256: str) -> NDArray[Any]:
         """A read-only memory map."""
@@ -76,7 +78,7 @@ class Store:
 
     def job(self, job_id: str) -> JobFolder:
         """Checkpoints, factors and history of a job."""
-        return JobFolder(self._jobs / job_id, job_id)
+        return JobFolder(self._jobs / _plain("job", job_id), job_id)
 
     def factors_file(self, job_id: str, name: str) -> FactorsFile:
         """`factors.npz`, `factors.mat` or `A1.npy` …; NotYet before the first checkpoint, NotFound for another mode."""
@@ -85,13 +87,20 @@ class Store:
     def remove_job(self, job_id: str) -> None:
         """Of a job whose record is gone. Whoever is moving its history finds that out, and removes the rest."""
         try:
-            remove(self._jobs / job_id)
+            remove(self._jobs / _plain("job", job_id))
         except OSError as error:
             if error.errno != errno.ENOTEMPTY:
                 raise
 
     def free_bytes(self) -> int:
         return shutil.disk_usage(self.root).free
+
+
+def _plain(kind: str, name: str) -> str:
+    """Names come from records, never from callers; should one ever slip through, it still leads nowhere."""
+    if not PLAIN.fullmatch(name):
+        raise NotFound(kind, name)
+    return name
 
 
 def _open_lock(path: Path) -> BinaryIO:

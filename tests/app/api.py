@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
-import uvicorn
 from fastapi import FastAPI, Request
 from numpy.typing import NDArray
 
 from app.main import create_app
-from app.server import Server
+from app.server import Server, uvicorn_config
 from tests.stack import wait_for
 from worker.configuration import Configuration
 
@@ -36,7 +35,8 @@ def api(configuration: Configuration, extend: Callable[[FastAPI], None] = lambda
     """Ready when the context begins; ended as SIGTERM ends it."""
     app = create_app(configuration, owner_by_header)
     extend(app)
-    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=10)
+    config = uvicorn_config(app, configuration)
+    config.port = 0
     server = Server(config, app)
     thread = threading.Thread(target=server.run)
     thread.start()

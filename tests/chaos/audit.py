@@ -21,7 +21,7 @@ ENDED_SECONDS = 300.0
 # Uploads of a killed API are removed once they are a minute old.
 TIDY_SECONDS = 120.0
 # What stays when there are no jobs and no tensors: counters, the workers, and Celery's own.
-STANDING = ("ncp:sequence", "ncp:serving", "ncp:served", "ncp:workers", "ncp:broker:")
+STANDING = ("ncp:sequence", "ncp:serving", "ncp:served", "ncp:workers", "ncp:counts", "ncp:broker:")
 
 
 def all_ended(house: House, jobs: Jobs) -> None:
