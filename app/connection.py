@@ -27,7 +27,7 @@ class Connection(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._in_header = True
         self._in_body = False
-        self._header_bytes = 0
+        self._framing_bytes = 0  # since the last piece of a body: headers, lengths of chunks, trailers
         self._moved = 0
         self._unsent = 0
 
@@ -43,21 +43,24 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         self._moved += len(data)
-        if self._in_header:
-            self._header_bytes += len(data)
-            if self._timer is None:  # the next request on a kept connection begins
-                self._await_client()
+        self._framing_bytes += len(data)
+        if self._in_header and self._timer is None:  # the next request on a kept connection begins
+            self._await_client()
         super().data_received(data)
-        if self._in_header and self._header_bytes > HEADER_BYTES:
+        if self._framing_bytes > HEADER_BYTES:
             self._refuse(431, "header-too-large", f"The header is over {HEADER_BYTES} bytes.", "send a shorter one")
 
     def on_headers_complete(self) -> None:
-        self._in_header, self._in_body, self._header_bytes = False, True, 0
+        self._in_header, self._in_body, self._framing_bytes = False, True, 0
         self._await_client()
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._framing_bytes = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
-        self._in_header, self._in_body = True, False
+        self._in_header, self._in_body, self._framing_bytes = True, False, 0
         self._forget_timer()
         super().on_message_complete()
 
@@ -117,7 +120,7 @@ class Connection(HttpToolsProtocol):
 
     def _refuse_slow(self, at: str) -> None:
         """A connection on which nothing came is closed without a word: browsers open some in reserve."""
-        if at == "headers" and not self._header_bytes:
+        if at == "headers" and not self._framing_bytes:
             self.transport.close()
             return
         self._note(at)

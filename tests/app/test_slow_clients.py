@@ -149,6 +149,14 @@ def test_a_large_header_is_refused(running: Api) -> None:
     assert refusal(exchanged(running, b"GET /" + b"x" * (40 << 10)))[0] == 431
 
 
+@pytest.mark.parametrize("endless", [b"5;name=", b"0\r\nX-Trailer: "])
+def test_what_stands_around_a_body_is_bounded_too(running: Api, endless: bytes) -> None:
+    head = b"POST /v1/tensors HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n"
+    with connected(running) as connection:
+        connection.sendall(head + endless)
+        assert refusal(dripped(connection, itertools.repeat(b"x" * (16 << 10))))[0] == 431
+
+
 @pytest.mark.parametrize(
     "request_",
     [b"no request at all\r\n\r\n", b"GET /healthz HTTP/1.1\r\nContent-Length: many\r\n\r\n", b"\x16\x03\x01\x02"],
