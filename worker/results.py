@@ -18,7 +18,7 @@ from solvers.arrays import Array
 from worker.contract import Event, JobResult, Progress
 from worker.errors import NotFound, NotYet
 from worker.factor_files import FactorsFile, find, read_factors, write_factors
-from worker.files import flush_folder, private_folder, remove, write_whole
+from worker.files import flush_folder, folder_bytes, private_folder, remove, write_whole
 
 # Checkpoints kept besides the last: a disk may spoil a file after it was written.
 SPARE_CHECKPOINTS = 1
@@ -31,6 +31,10 @@ class JobFolder:
     def __init__(self, path: Path, job_id: str) -> None:
         self._path = path
         self._id = job_id
+
+    def nbytes(self) -> int:
+        """What the job takes of the disk."""
+        return folder_bytes(self._path)
 
     # Checkpoints
 
