@@ -1,6 +1,6 @@
 """The whole benchmark: `make bench`, or for a part of it
 
-    python -m benchmarks [W3 W4 E3 E4] [--rounds 20] [--seconds 10] [--seeds 5]
+    python -m benchmarks [W3 W4 E3 E4] [--rounds 20] [--seconds 8] [--seeds 5]
 
 The tables are printed and written to benchmarks/results.md.
 """
@@ -20,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("tensors", nargs="*", help=f"of {', '.join(BY_NAME)}; all by default")
     parser.add_argument("--rounds", type=int, default=20, help="turns of every contestant per tensor")
-    parser.add_argument("--seconds", type=float, default=10, help="per run to convergence; 0 leaves these runs out")
+    parser.add_argument("--seconds", type=float, default=8, help="per run to convergence; 0 leaves these runs out")
     parser.add_argument("--seeds", type=int, default=5, help="of the runs with and without acceleration; 0 for none")
     asked = parser.parse_args()
     if unknown := set(asked.tensors) - set(BY_NAME):
