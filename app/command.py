@@ -1,16 +1,18 @@
-"""The `ncp` command: `ncp serve` runs everything on this machine, `ncp api` and `ncp worker` one part of it,
-`ncp status` tells how it is."""
+"""The `ncp` command: `ncp serve` runs everything on this machine, `ncp api` and `ncp worker` one part of it, `ncp keys`
+says who may call it, `ncp status` how it is."""
 
 import argparse
-import ipaddress
 import os
 import sys
 from collections.abc import Sequence
 
 from pydantic import ValidationError
 
+from app import key_verbs
 from app.claims import Taken, look_up
+from app.hosts import is_loopback
 from worker.configuration import Configuration
+from worker.key_files import KeyFiles
 
 VERBS = {
     "serve": "start Redis, the worker and the API on this machine, and stop them together",
@@ -19,8 +21,8 @@ VERBS = {
     "status": "tell queue, running jobs, workers and disk of the server on a data folder",
 }
 OPTIONS = {
-    "serve": ("host", "port", "data", "redis_url", "workers", "allow_open", "log_level", "log_format"),
-    "api": ("host", "port", "data", "redis_url", "allow_open", "log_level", "log_format"),
+    "serve": ("host", "port", "data", "redis_url", "workers", "log_level", "log_format"),
+    "api": ("host", "port", "data", "redis_url", "log_level", "log_format"),
     "worker": ("data", "redis_url", "workers", "log_level", "log_format"),
     "status": ("data", "redis_url", "host", "port"),
 }
@@ -30,6 +32,8 @@ REFUSED = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Options win over NCP_ variables; a wrong one is one clear line and exit code 2."""
     chosen = vars(_parser().parse_args(arguments))
+    if chosen["verb"] == key_verbs.VERB:
+        return key_verbs.run(chosen)
     verb, fd = chosen.pop("verb"), chosen.pop("fd", None)
     given = {name: value for name, value in chosen.items() if value is not None}
     try:
@@ -53,16 +57,16 @@ def _start(verb: str, configuration: Configuration, fd: int | None) -> int:
 
 
 def _lack_of_address(configuration: Configuration) -> str | None:
-    """Why the API cannot listen there, if so."""
+    """Why the API cannot listen there, if so: only on an address that nobody else reaches it needs no key."""
     try:
         look_up(configuration.host, configuration.port)
     except Taken as refusal:
         return str(refusal)
-    if is_loopback(configuration.host) or configuration.allow_open:
+    if is_loopback(configuration.host) or KeyFiles(configuration.data).all():
         return None
     return (
-        f"{configuration.host} can be reached from other machines and this server asks for no keys; "
-        "listen on 127.0.0.1, or set NCP_ALLOW_OPEN=true if the network is closed"
+        f"{configuration.host} can be reached from other machines, and nobody has a key yet; "
+        f"make one with ncp keys create NAME --data {configuration.data}, or listen on 127.0.0.1"
     )
 
 
@@ -80,23 +84,16 @@ def _begin(verb: str, configuration: Configuration, fd: int | None) -> int:
     return run_api(configuration, fd)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("ncp", description=__doc__)
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="|".join(VERBS))
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="|".join([*VERBS, key_verbs.VERB]))
     for verb, summary in VERBS.items():
         part = verbs.add_parser(verb, help=summary, description=summary)
         for name in OPTIONS[verb]:
             _add_option(part, name)
         if verb == "api":
             part.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # the launcher's socket, already listening
+    key_verbs.add_to(verbs)
     return parser
 
 
@@ -104,10 +101,7 @@ def _add_option(parser: argparse.ArgumentParser, name: str) -> None:
     """An option is a field of the configuration: one description, one place of validation."""
     field = Configuration.model_fields[name]
     flag, told = "--" + name.replace("_", "-"), f"{field.description} (NCP_{name.upper()}, {field.default})"
-    if field.annotation is bool:
-        parser.add_argument(flag, action="store_const", const=True, help=told.replace("%", "%%"))
-    else:
-        parser.add_argument(flag, metavar=name.upper(), help=told.replace("%", "%%"))
+    parser.add_argument(flag, metavar=name.upper(), help=told.replace("%", "%%"))
 
 
 def _refuse(reason: str) -> int:

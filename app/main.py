@@ -9,9 +9,10 @@ from importlib.metadata import version
 import redis.asyncio
 from fastapi import FastAPI
 
-from app import docs, events, factors, health, history, jobs, metrics, problems, tensors
+from app import admin, docs, events, factors, health, history, jobs, metrics, problems, tensors, usage
 from app.body_limit import BodyLimit
-from app.deps import IsAdmin, OwnerOf, everyone_is_local, nobody_is_admin
+from app.callers import Doorkeeper, Identify
+from app.gate import Gate
 from app.head import answer_head
 from app.live import Live
 from app.numbers import Numbers
@@ -29,12 +30,16 @@ DESCRIPTION = """Upload a `.npy` tensor, submit a job, watch objective and relat
 Refusals are `application/problem+json` and name field and remedy. Modes count from 1."""
 # A Redis that is silent for so long is asked anew; a read by itself waits for a fraction of a second.
 READ_SECONDS = 5.0
+# A caller waits no longer than this for a Redis that is silent, and is then told to come back.
+ANSWER_SECONDS = 2.0
 ROUTERS = (
     tensors.router,
     jobs.router,
     events.router,
     history.router,
     factors.router,
+    usage.router,
+    admin.router,
     health.router,
     metrics.router,
     docs.router,
@@ -43,10 +48,8 @@ for _router in ROUTERS:
     answer_head(_router)
 
 
-def create_app(
-    configuration: Configuration, owner_of: OwnerOf = everyone_is_local, is_admin: IsAdmin = nobody_is_admin
-) -> FastAPI:
-    """The application on a Redis that is running. `owner_of` says who is calling, `is_admin` who may see everything."""
+def create_app(configuration: Configuration, identify: Identify | None = None) -> FastAPI:
+    """The application on a Redis that is running. `identify` says who is calling: whoever has the key."""
     app = FastAPI(
         title="sparse-ncp",
         version=version("sparse-ncp"),
@@ -56,8 +59,7 @@ def create_app(
         lifespan=_lifespan,
     )
     app.state.configuration = configuration
-    app.state.owner_of = owner_of
-    app.state.is_admin = is_admin
+    app.state.identify = identify or Doorkeeper(configuration)
     app.state.numbers = Numbers()
     app.state.routes = [route for router in ROUTERS for route in router.routes]
     for router in ROUTERS:
@@ -65,6 +67,7 @@ def create_app(
     docs.mount_assets(app)
     problems.install(app)
     app.add_middleware(BodyLimit)
+    app.add_middleware(Gate, identify=app.state.identify)
     app.add_middleware(SameSite, origins=configuration.allowed_origins)
     if configuration.allowed_origins:
         app.add_middleware(cross_origin, origins=configuration.allowed_origins)
@@ -74,16 +77,11 @@ def create_app(
     return app
 
 
-def from_environment() -> FastAPI:
-    """For `uvicorn --factory app.main:from_environment`."""
-    return create_app(Configuration())
-
-
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open what all requests share; the event reader lives as long as the server."""
     configuration: Configuration = app.state.configuration
-    connection = connect(configuration)
+    connection = connect(configuration, ANSWER_SECONDS)
     app.state.records = Records(connection, configuration)
     app.state.store = Store(configuration.data)
     overview = Overview(connection, configuration)

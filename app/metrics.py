@@ -1,16 +1,17 @@
 """/metrics for Prometheus: what this process counts, what Redis knows of all workers, and the disk."""
 
-import ipaddress
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from fastapi import APIRouter, FastAPI, Request
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from starlette.responses import Response
 
+from app.callers import Identify
+from app.hosts import is_known, is_loopback
 from app.numbers import Numbers
 from app.problems import Forbidden
 from app.refusals import refusals
@@ -34,7 +35,7 @@ router = APIRouter(tags=["server"])
 @router.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus's format"}, **refusals(403)},
+    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus's format"}, **refusals(401, 403, 421)},
 )
 def metrics(request: Request) -> Response:
     """Numbers for Prometheus: from this machine for anyone, from elsewhere with an admin's key."""
@@ -46,16 +47,11 @@ def metrics(request: Request) -> Response:
 
 
 def may_read(request: Request) -> bool:
-    """A caller whom a proxy names has their own address here, not the proxy's."""
-    is_admin: Callable[[Request], bool] = request.app.state.is_admin
-    return _is_local(request.client.host if request.client else "") or is_admin(request)
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    """From here, and by a name of this machine: what a proxy beside us passes on has another `Host`, or the address of
+    whom it names. Everybody else is asked for a key, as under /v1."""
+    identify: Identify = request.app.state.identify
+    from_here = request.client is not None and is_loopback(request.client.host)
+    return (from_here and is_known(request.headers.get("host", ""), ())) or identify(request).admin
 
 
 class Surroundings:

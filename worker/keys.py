@@ -8,6 +8,7 @@ UNSETTLED = PREFIX + "unsettled"
 WORKERS = PREFIX + "workers"
 QUEUED = PREFIX + "queued"
 COUNTS = PREFIX + "counts"
+OWNERS = PREFIX + "owners"
 # What Celery keeps in the same Redis.
 BROKER = PREFIX + "broker:"
 
@@ -42,3 +43,11 @@ def queue(owner: str) -> str:
 
 def idempotency(owner: str, digest: str) -> str:
     return f"{PREFIX}key:{owner}:{digest}"
+
+
+def running(owner: str) -> str:
+    return f"{PREFIX}running:{owner}"
+
+
+def usage(owner: str) -> str:
+    return f"{PREFIX}usage:{owner}"

@@ -14,7 +14,6 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from worker.errors import Damaged, NotFound
-from worker.factor_files import FactorsFile
 from worker.files import private_folder, remove, sha256_of
 from worker.npy import open_array
 from worker.results import JobFolder
@@ -66,6 +65,12 @@ class Store:
             self.tensor_path(sha256).unlink(missing_ok=True)
             return True
 
+    def discard(self, upload: Upload, unused: Callable[[str], bool]) -> None:
+        """Of an upload that was kept, but whose record was refused: leave nothing of it."""
+        upload.unlock()
+        self.remove_tensor(upload.sha256, unused)
+        upload.drop_note()
+
     def remove_abandoned_uploads(self, unused: Callable[[str], bool]) -> int:
         """Uploads whose writer is gone: a living one holds a lock. Bytes that were kept without a record go too."""
         abandoned = [path for path in list(self._uploads.iterdir()) if _is_old(path) and _is_abandoned(path)]
@@ -79,10 +84,6 @@ class Store:
     def job(self, job_id: str) -> JobFolder:
         """Checkpoints, factors and history of a job."""
         return JobFolder(self._jobs / _plain("job", job_id), job_id)
-
-    def factors_file(self, job_id: str, name: str) -> FactorsFile:
-        """`factors.npz`, `factors.mat` or `A1.npy` …; NotYet before the first checkpoint, NotFound for another mode."""
-        return self.job(job_id).factors_file(name)
 
     def remove_job(self, job_id: str) -> None:
         """Of a job whose record is gone. Whoever is moving its history finds that out, and removes the rest."""

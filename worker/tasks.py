@@ -31,7 +31,7 @@ def run_until_idle(configuration: Configuration, stopping: Stopping, worker: str
     while not stopping.is_set() and (claim := records.claim(worker)) is not None:
         concern(subject_of(claim))
         log.info("job %s: attempt %d begins", claim.job_id, claim.attempt)
-        death = run_apart(claim, configuration, stopping, partial(records.holds, claim))
+        death = run_apart(claim, configuration, stopping, partial(records.standing, claim))
         if death is not None:
             log.error("job %s: %s", claim.job_id, death)
             records.crashed(claim, death)

@@ -15,9 +15,12 @@ from urllib.parse import quote
 import pytest
 
 from tests.app.api import client, finished, planted, refused, submit, upload
+from tests.app.holders import holder
 from tests.stack import ROOT, Server, end_tree, server, wait_for
 from worker.configuration import Configuration
 from worker.embedded_redis import find_server
+from worker.key_files import KeyFiles
+from worker.limits import Limits
 from worker.logs import Human, Json
 from worker.process import stop
 from worker.redaction import redacted
@@ -113,11 +116,12 @@ def test_no_log_has_a_secret(tmp_path: Path, form: str) -> None:
     """With everything logged, through good times and bad: a job, refusals, a crash of Redis."""
     with locked_redis(tmp_path / "r") as (address, redis):
         settings = {"redis_url": address, "log_level": "debug", "log_format": form, "min_free_bytes": 1}
-        with server(tmp_path, **settings) as running, client(running.address) as caller:
-            secrets = {"Authorization": f"Bearer {KEY}", "Cookie": FOREIGN, "X-Api-Key": FOREIGN}
-            caller.headers.update(secrets)
+        key = KeyFiles(tmp_path / "data").create("lab", False, Limits())
+        with server(tmp_path, **settings) as running, holder(running.address, key) as caller:
+            caller.headers.update({"Cookie": FOREIGN, "X-Api-Key": FOREIGN})
             finished(caller, submit(caller, upload(caller, planted(5, 4, 3))["id"])["id"])
             refused(caller.get("/v1/jobs/none", params={"key": FOREIGN}), 404)
+            refused(caller.get("/v1/jobs", headers={"Authorization": f"Bearer {KEY}"}), 401)
             log = running.log
             redis.kill()
             redis.wait()
@@ -127,7 +131,7 @@ def test_no_log_has_a_secret(tmp_path: Path, form: str) -> None:
     assert len(written) >= 2
     for path in written:
         told = path.read_text()
-        for secret in (PASSWORD, ENCODED, KEY, FOREIGN, "p4ss"):
+        for secret in (PASSWORD, ENCODED, key, KEY, FOREIGN, "p4ss"):
             assert secret not in told, f"{path.name} has {secret}"
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.app.api import Api, api, client, events, finished, planted, refused, submit, upload
+from tests.app.holders import new_holder
 from tests.stack import embedded_redis, wait_for
 from worker.configuration import Configuration
 from worker.contract import JobRequest, Progress
@@ -155,7 +155,20 @@ def _queue(configuration: Configuration, tensor_id: str, count: int) -> None:
         script = connection.register_script(link._script("submit"))
         pipe = connection.pipeline(transaction=False)
         for number in range(count):
-            fields = [f"{number:020x}", "local", tensor_id, "", 0, "hals", _stored(body, None), "", _digest(body), 1]
+            fields = [
+                f"{number:020x}",
+                "local",
+                tensor_id,
+                "",
+                0,
+                "hals",
+                _stored(body, None, None),
+                "",
+                _digest(body),
+                1,
+                "",
+                "",
+            ]
             script(keys=[], args=fields, client=pipe)
         pipe.execute()
 
@@ -166,12 +179,17 @@ def _timed(caller: httpx.Client) -> float:
     return time.perf_counter() - started
 
 
-def test_from_elsewhere_only_an_admin_reads_them(configuration: Configuration) -> None:
-    def known_admin(app: FastAPI) -> None:
-        app.state.is_admin = lambda request: request.headers.get("Authorization") == "Bearer of-an-admin"
-
-    elsewhere = {"X-Forwarded-For": "192.0.2.7"}
-    with api(configuration, known_admin) as running, client(running.address) as caller:
-        refused(caller.get("/metrics", headers=elsewhere), 403, "forbidden")
-        assert caller.get("/metrics", headers={**elsewhere, "Authorization": "Bearer of-an-admin"}).status_code == 200
-        assert caller.get("/metrics").status_code == 200
+def test_from_elsewhere_only_an_admin_reads_them(tmp_path: Path) -> None:
+    elsewhere = ({"X-Forwarded-For": "192.0.2.7"}, {"Host": "lab.example"})
+    with (
+        embedded_redis(tmp_path, min_free_bytes=1) as made,
+        api(made, keys=True) as running,
+        new_holder(made, running.address, "ada", admin=True) as admin,
+        new_holder(made, running.address, "bob") as other,
+        client(running.address) as nobody,
+    ):
+        for headers in elsewhere:
+            assert admin.get("/metrics", headers=headers).status_code == 200
+            refused(other.get("/metrics", headers=headers), 403, "forbidden")
+            refused(nobody.get("/metrics", headers=headers), 401, "no-key")
+        assert nobody.get("/metrics").status_code == 200
