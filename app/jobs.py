@@ -8,8 +8,8 @@ from kombu.exceptions import OperationalError
 from starlette.responses import Response
 
 from app.answers import JobAnswer, JobPage, answer, answer_page
-from app.deps import Config, Owner, Records, Store
-from app.fit import check_fit
+from app.deps import Caller, Config, Owner, Records, Store
+from app.fit import check_fit, check_limits
 from app.paging import Cursor, Limit
 from app.problems import UnsupportedMedia
 from app.refusals import refusals
@@ -48,14 +48,16 @@ async def only_json(request: Request) -> None:
     dependencies=[Depends(only_json)],
 )
 def submit_job(
-    body: JobRequest, owner: Owner, records: Records, store: Store, config: Config, idempotency_key: Key = None
+    body: JobRequest, caller: Caller, records: Records, store: Store, config: Config, idempotency_key: Key = None
 ) -> Response:
     """Queue a decomposition. Everything that can be refused is refused now; the answer means the job is on disk."""
+    owner = caller.owner
     earlier = records.replay(owner, body, idempotency_key) if idempotency_key else None
     if earlier is not None:
         return _accepted(earlier, replayed=True)
+    check_limits(body, caller.limits)
     check_fit(body, owner, records, store, config.max_job_memory_bytes)
-    job, replayed = records.submit(owner, body, idempotency_key)
+    job, replayed = records.submit(owner, body, idempotency_key, caller.limits)
     if not replayed:
         _wake(config)
     return _accepted(job, replayed)

@@ -15,6 +15,11 @@ def stop_reason(
     """
     if _is_calm(stop, history.since(compressed_until), noise):
         return "tolerance"
+    return limit_reached(stop, history, untimed_until)
+
+
+def limit_reached(stop: Stop, history: History, untimed_until: int = 0) -> StopReason | None:
+    """Whether the run may not go on, calm or not."""
     if len(history) >= stop.max_iterations:
         return "max_iterations"
     limit = stop.max_seconds if len(history) > untimed_until else None

@@ -17,10 +17,8 @@ class Configuration(BaseSettings):
 
     host: str = Field("127.0.0.1", description="address the API listens on")
     port: int = Field(8000, ge=0, le=65535, description="port the API listens on; 0 takes a free one")
-    allow_open: bool = Field(
-        False,
-        description="listen on an address other machines reach although the server asks for no keys; "
-        "only behind a closed network or a proxy that asks who is calling",
+    allowed_hosts: str | None = Field(
+        None, description="further names, separated by commas, under which a server without keys may be called"
     )
     data: Path = Field(Path("ncp-data"), description="folder of tensors, results and the embedded Redis")
     redis_url: str | None = Field(None, description="Redis to use; left out, `ncp serve` starts its own")
@@ -28,6 +26,21 @@ class Configuration(BaseSettings):
     workers: int = Field(1, ge=1, description="jobs that run at the same time on this machine")
     threads: int | None = Field(None, ge=1, description="threads per job; left out, the cores divided by the workers")
     max_tensor_bytes: int = Field(16 * GIB, ge=1, description="largest upload")
+    max_stored_bytes: int | None = Field(None, ge=1, description="bytes an owner may store, tensors and results")
+    max_live_jobs: int = Field(10_000, ge=0, description="jobs an owner may have queued or running; 0 for no limit")
+    max_rank: int | None = Field(None, ge=1, description="largest rank of a job")
+    max_job_seconds: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="largest `stop.max_seconds`, and what a job gets that leaves it out",
+    )
+    max_requests_per_second: float = Field(
+        50,
+        ge=0,
+        allow_inf_nan=False,
+        description="requests of a key's owner on average, ten seconds' worth at once; 0 for no limit",
+    )
     max_job_memory_bytes: int = Field(8 * GIB, ge=1, description="memory a job may take beyond the mapped tensor")
     lease_seconds: float = Field(15, gt=0, description="a worker that is silent for this long has lost its job")
     checkpoint_seconds: float = Field(
@@ -43,7 +56,9 @@ class Configuration(BaseSettings):
         1000, ge=1, description="live events held per watching client; one that lags further reads the record"
     )
     keep_alive_seconds: float = Field(15, gt=0, description="time between keep-alive comments of an event stream")
-    min_free_bytes: int = Field(GIB // 4, ge=0, description="free disk below which the server reports it is not ready")
+    min_free_bytes: int = Field(
+        GIB // 4, ge=0, description="free disk below which uploads are refused and the server is not ready"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="how much is logged")
 
     @property

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, ConfigDict, Field
 
 from solvers import Settings
 from solvers.state import Phase, StopReason
+from worker.value import Value
 
 Item = TypeVar("Item")
 JobState: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -13,12 +14,6 @@ LIVE: frozenset[JobState] = frozenset({"queued", "running"})
 TERMINAL: frozenset[JobState] = frozenset({"succeeded", "failed", "cancelled"})
 Name: TypeAlias = Annotated[str, Field(max_length=200)]
 Id: TypeAlias = Annotated[str, Field(max_length=64)]
-
-
-class Value(BaseModel):
-    """A frozen value: equal when its fields are, refusing fields it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class TensorRecord(Value):

@@ -6,6 +6,7 @@ LEASES = PREFIX + "leases"
 WAITING = PREFIX + "waiting"
 UNSETTLED = PREFIX + "unsettled"
 WORKERS = PREFIX + "workers"
+OWNERS = PREFIX + "owners"
 # What Celery keeps in the same Redis.
 BROKER = PREFIX + "broker:"
 
@@ -40,3 +41,11 @@ def queue(owner: str) -> str:
 
 def idempotency(owner: str, digest: str) -> str:
     return f"{PREFIX}key:{owner}:{digest}"
+
+
+def running(owner: str) -> str:
+    return f"{PREFIX}running:{owner}"
+
+
+def usage(owner: str) -> str:
+    return f"{PREFIX}usage:{owner}"

@@ -9,12 +9,13 @@ from worker.errors import Unavailable
 from worker.event_records import EventRecords
 from worker.link import connect
 from worker.tensor_records import TensorRecords
+from worker.usage_records import UsageRecords
 
 DURABILITY = ("appendonly", "appendfsync", "maxmemory-policy")
 
 
-class Records(TensorRecords, EventRecords, ClaimRecords):
-    """Tensors, jobs, their events and their claims. Safe to use from many threads."""
+class Records(TensorRecords, EventRecords, ClaimRecords, UsageRecords):
+    """Tensors, jobs, their events and their claims, and what each owner has taken. Safe to use from many threads."""
 
     @classmethod
     def of(cls, configuration: Configuration) -> "Records":

@@ -14,7 +14,7 @@ from solvers.arrays import Array
 from worker.contract import Event, JobResult, Progress
 from worker.errors import NotYet
 from worker.factor_files import ALL, FactorsFile, find, read_factors, write_factors
-from worker.files import flush_folder, private_folder, remove, write_whole
+from worker.files import flush_folder, folder_bytes, private_folder, remove, write_whole
 from worker.history_files import read_changes, read_history, write_history
 
 Answer = TypeVar("Answer")
@@ -32,6 +32,10 @@ class JobFolder:
     def __init__(self, path: Path, job_id: str) -> None:
         self._path = path
         self._id = job_id
+
+    def nbytes(self) -> int:
+        """What the job takes of the disk."""
+        return folder_bytes(self._path)
 
     # Checkpoints
 

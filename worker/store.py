@@ -63,6 +63,12 @@ class Store:
             self.tensor_path(sha256).unlink(missing_ok=True)
             return True
 
+    def discard(self, upload: Upload, unused: Callable[[str], bool]) -> None:
+        """Of an upload that was kept, but whose record was refused: leave nothing of it."""
+        upload.unlock()
+        self.remove_tensor(upload.sha256, unused)
+        upload.drop_note()
+
     def remove_abandoned_uploads(self, unused: Callable[[str], bool]) -> int:
         """Uploads whose writer is gone: a living one holds a lock. Bytes that were kept without a record go too."""
         abandoned = [path for path in list(self._uploads.iterdir()) if _is_old(path) and _is_abandoned(path)]

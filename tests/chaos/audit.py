@@ -21,8 +21,8 @@ from worker.link import connect
 ENDED_SECONDS = 300.0
 # Uploads of a killed API are removed once they are a minute old.
 TIDY_SECONDS = 120.0
-# What stays when there are no jobs and no tensors: counters, the workers, and Celery's own.
-STANDING = ("ncp:sequence", "ncp:serving", "ncp:served", "ncp:workers", "ncp:broker:")
+# What stays when there are no jobs and no tensors: counters, owners, the workers, and Celery's own.
+STANDING = ("ncp:sequence", "ncp:serving", "ncp:served", "ncp:workers", "ncp:owners", "ncp:usage:", "ncp:broker:")
 
 
 def all_ended(house: House, jobs: Jobs) -> None:
@@ -143,3 +143,6 @@ def left_keys(house: House, jobs: Jobs) -> Iterator[str]:
     with connect(house.configuration) as client_:
         left = sorted(str(key) for key in client_.scan_iter(count=1000))
     yield from (f"key {key} is left in Redis" for key in left if not key.startswith(STANDING))
+    for usage in house.records.usages(OWNERS):
+        if usage.stored_bytes or any(usage.jobs.model_dump().values()):
+            yield f"{usage.owner} has nothing left, but is counted with {usage}"

@@ -46,7 +46,7 @@ class Lane:
 
 
 class Jobs:
-    """`local` goes through HTTP, the others through the records: the server knows one caller until there are keys."""
+    """`local` goes through HTTP, the others through the records: an open server has one caller."""
 
     def __init__(self, house: House, dice: random.Random) -> None:
         self._house = house
