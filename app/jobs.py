@@ -100,7 +100,7 @@ def get_job(job_id: str, owner: Owner, records: Records) -> Response:
 
 @router.post("/{job_id}/cancel", status_code=202, response_model=JobAnswer, responses=refusals(404))
 def cancel_job(job_id: str, owner: Owner, records: Records) -> Response:
-    """Stop within one sweep. What was computed so far stays downloadable; cancelling again changes nothing."""
+    """Stop within one sweep, or NCP_CANCEL_SECONDS. What was computed stays downloadable; again changes nothing."""
     return answer(records.cancel(owner, job_id), 202)
 
 

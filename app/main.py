@@ -25,6 +25,8 @@ DESCRIPTION = """Upload a `.npy` tensor, submit a job, watch objective and relat
 Refusals are `application/problem+json` and name field and remedy. Modes count from 1."""
 # A Redis that is silent for so long is asked anew; a read by itself waits for a fraction of a second.
 READ_SECONDS = 5.0
+# A caller waits no longer than this for a Redis that is silent, and is then told to come back.
+ANSWER_SECONDS = 2.0
 ROUTERS = (
     tensors.router,
     jobs.router,
@@ -65,7 +67,7 @@ def create_app(configuration: Configuration, identify: Identify | None = None) -
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open what all requests share; the event reader lives as long as the server."""
     configuration: Configuration = app.state.configuration
-    connection = connect(configuration)
+    connection = connect(configuration, ANSWER_SECONDS)
     app.state.records = Records(connection, configuration)
     app.state.store = Store(configuration.data)
     url, patience = str(configuration.redis_url), READ_SECONDS

@@ -46,6 +46,9 @@ class Configuration(BaseSettings):
     checkpoint_seconds: float = Field(
         10, ge=0, description="time between checkpoints, which never take over 2 % of a run"
     )
+    cancel_seconds: float = Field(
+        60, gt=0, description="time a cancelled job has to end its sweep; then it is ended, its last checkpoint stands"
+    )
     stop_seconds: float = Field(60, gt=0, description="time a stopping worker has to checkpoint and hand back its jobs")
     idempotency_hours: float = Field(24, gt=0, description="how long an Idempotency-Key is remembered")
     stream_seconds: int = Field(300, ge=1, description="how long the live events of an ended job stay in Redis")

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 from pydantic import AwareDatetime, ConfigDict, Field
 
 from solvers import Settings
-from solvers.state import StopReason
+from solvers.state import Phase, StopReason
 from worker.value import Value
 
 Item = TypeVar("Item")
@@ -61,13 +61,18 @@ class JobRequest(Settings):
 
 
 class Progress(Value):
-    """The numbers of one iteration. `seconds` is the computing time up to then."""
+    """The numbers of one iteration."""
 
     iteration: int
     objective: float
     relative_error: float
     fit: float
-    seconds: float
+    seconds: float = Field(description="computing time up to then, over all attempts")
+    phase: Phase = Field(
+        "exact",
+        description="compressed: approximate numbers, of the compressed tensor that an accelerated run begins with; "
+        "exact: of the tensor itself",
+    )
 
 
 class SparsityShares(Value):
@@ -163,3 +168,4 @@ class Claim(Value):
     settings: Settings
     checkpoint: str | None = Field(description="name of the checkpoint to resume from")
     published: Progress | None = Field(description="the last iteration that readers have seen")
+    spent_seconds: float = Field(description="computing time of all attempts so far")

@@ -13,7 +13,6 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from worker.errors import Damaged, NotFound
-from worker.factor_files import FactorsFile
 from worker.files import private_folder, remove, sha256_of
 from worker.npy import open_array
 from worker.results import JobFolder
@@ -83,10 +82,6 @@ class Store:
     def job(self, job_id: str) -> JobFolder:
         """Checkpoints, factors and history of a job."""
         return JobFolder(self._jobs / job_id, job_id)
-
-    def factors_file(self, job_id: str, name: str) -> FactorsFile:
-        """`factors.npz`, `factors.mat` or `A1.npy` …; NotYet before the first checkpoint, NotFound for another mode."""
-        return self.job(job_id).factors_file(name)
 
     def remove_job(self, job_id: str) -> None:
         """Of a job whose record is gone. Whoever is moving its history finds that out, and removes the rest."""
