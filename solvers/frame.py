@@ -23,7 +23,7 @@ from solvers.result import Result
 from solvers.settings import Settings
 from solvers.start import starting_factors
 from solvers.state import Phase, State, check_resumable
-from solvers.stopping import stop_reason
+from solvers.stopping import limit_reached, stop_reason
 from solvers.tensor import Partial, Tensor, TensorLike
 
 
@@ -90,8 +90,8 @@ def _begin(
             return problem, X, State(settings, tuple(factors), (Memory(),) * len(factors), phase=phase)
         check_resumable(resume, settings, X, initial)
         reason = stop_reason(settings.stop, resume.history, noise(X), resume.compressed_until)
-        if resume.phase == "compressed" and reason == "tolerance":  # calm there only ends the phase
-            reason = None
+        if resume.phase == "compressed":  # calm there only ends the phase
+            reason = limit_reached(settings.stop, resume.history)
         return problem, X, replace(resume, settings=settings, stop_reason=reason)
 
 
@@ -124,7 +124,7 @@ def _arrived(X: Tensor, problem: Problem, state: State) -> State:
     return replace(
         state,
         history=state.history.corrected(score.objective, score.relative_error),
-        stop_reason=None if state.stop_reason == "tolerance" else state.stop_reason,
+        stop_reason=limit_reached(problem.settings.stop, state.history),
         phase="exact",
         compressed_until=state.iteration,
     )

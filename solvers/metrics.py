@@ -30,9 +30,10 @@ class NonzeroComponents:
 
 
 def sparsity(factors: Sequence[Array], threshold: float = 1e-3) -> Sparsity:
+    bound = np.float64(threshold)  # a plain number would be rounded to the factor's precision, and may overflow there
     return Sparsity(
-        per_mode=tuple(float((A < threshold).mean()) for A in factors),
-        relative_per_mode=tuple(float((_peak_one(A) < threshold).mean()) for A in factors),
+        per_mode=tuple(float((A < bound).mean()) for A in factors),
+        relative_per_mode=tuple(float((_peak_one(A) < bound).mean()) for A in factors),
     )
 
 
@@ -92,7 +93,7 @@ def factor_match_score(
 def _is_alive(A: Array, threshold: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """A threshold of zero still leaves a zero column out."""
     top = A.max(axis=0)
-    alive: np.ndarray[tuple[int], np.dtype[np.bool_]] = (top >= threshold) & (top > 0)
+    alive: np.ndarray[tuple[int], np.dtype[np.bool_]] = (top >= np.float64(threshold)) & (top > 0)
     return alive
 
 

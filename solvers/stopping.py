@@ -13,6 +13,11 @@ def stop_reason(stop: Stop, history: History, noise: float = 0.0, compressed_unt
     """
     if _is_calm(stop, history.since(compressed_until), noise):
         return "tolerance"
+    return limit_reached(stop, history)
+
+
+def limit_reached(stop: Stop, history: History) -> StopReason | None:
+    """Whether the run may not go on, calm or not."""
     if len(history) >= stop.max_iterations:
         return "max_iterations"
     if stop.max_seconds is not None and history.seconds[-1] >= stop.max_seconds:

@@ -118,6 +118,16 @@ def test_a_limit_in_the_compressed_phase_still_gives_exact_numbers(method):
     assert result.relative_error == pytest.approx(relative_error(X, result.factors), rel=1e-9)
 
 
+def test_calm_on_the_last_iteration_that_is_allowed_ends_the_run():
+    """Calm ends the compressed phase only, but a limit ends both."""
+    calm = next(state.iteration for state in sweeps(X, asked("anls-bpp")) if state.phase == "exact")
+    wanted = asked("anls-bpp")
+    wanted = wanted.model_copy(update={"stop": wanted.stop.model_copy(update={"max_iterations": calm})})
+    states = list(sweeps(X, wanted))
+    assert len(states) == calm
+    assert states[-1].stop_reason == "max_iterations"
+
+
 @methods
 def test_a_run_resumed_in_either_phase_is_the_uninterrupted_run(method):
     wanted = asked(method)

@@ -60,3 +60,9 @@ def test_a_vanished_component_matches_nothing():
     true = [np.eye(3), np.eye(3)]
     dead = [np.eye(3) * [1, 1, 0], np.eye(3)]
     assert metrics.factor_match_score(dead, true) == pytest.approx(2 / 3)
+
+
+def test_a_threshold_beyond_the_factors_precision_is_only_large():
+    A = np.ones((3, 2), np.float32)
+    assert metrics.nonzero_components([A, A], 1e300).all_modes == 0
+    assert metrics.sparsity([A, A], 1e300).per_mode == (1.0, 1.0)

@@ -1,0 +1,136 @@
+"""What validates, runs: any settings that the schema takes give finite factors of any tensor that the door takes."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from solvers import METHODS, AdviceWarning, Result, Settings, State, estimate_memory, sweeps
+
+WEIGHT = st.one_of(st.just(0.0), st.floats(1e-6, 1e3), st.floats(1e-50, 1e50))
+DTYPES = ("float64", "float32", "float16", "int64", "uint8", "bool", ">f8")
+OPTIONS: dict[str, st.SearchStrategy[Any]] = {
+    "inner_passes": st.one_of(st.integers(1, 5), st.just(1000)),
+    "normalise": st.booleans(),
+    "delta_omega": st.floats(0, 1, exclude_max=True),
+}
+STOP = st.fixed_dictionaries(
+    {"max_iterations": st.integers(1, 8)},
+    optional={
+        "criterion": st.sampled_from(("relative_error", "objective", "relative_objective")),
+        "tolerance": st.one_of(st.just(0.0), st.floats(0, 1), st.floats(0, 1e308)),
+        "patience": st.integers(1, 10**9),
+        "max_seconds": st.floats(1e-300, 1e300),
+    },
+)
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> NDArray[Any]:
+    """Orders 2 to 5, tiny; now and then a mode long enough to be compressed."""
+    order = draw(st.integers(2, 5))
+    shape = [draw(st.integers(1, 4)) for _ in range(order)]
+    if draw(st.booleans()):
+        shape[draw(st.integers(0, order - 1))] = draw(st.integers(12, 20))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    entries = random.random(shape)
+    kind = draw(st.sampled_from(("random", "sparse", "flat", "single")))
+    if kind == "sparse":
+        entries *= random.random(shape) < 0.3
+    elif kind == "flat":
+        entries[:] = 1.0
+    elif kind == "single":
+        entries[:] = 0.0
+    entries.flat[0] = 1.0
+    dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+    scale = draw(st.sampled_from((1.0, 1e-3, 1e3))) if dtype.kind == "f" else 10.0
+    scaled = np.ceil(entries * scale) if dtype.kind in "iu" else entries * scale
+    return np.asarray(scaled.astype(dtype), order=draw(st.sampled_from(("C", "F"))))
+
+
+@st.composite
+def asked_for(draw: st.DrawFn, order: int) -> Settings:
+    """As a caller may write them; what the schema refuses is not our subject."""
+    method = draw(st.sampled_from(sorted(METHODS)))
+    per_mode = st.one_of(WEIGHT, st.lists(WEIGHT, min_size=order, max_size=order))
+    fields = draw(
+        st.fixed_dictionaries(
+            {"rank": st.integers(1, 6), "stop": STOP},
+            optional={
+                "alpha": per_mode,
+                "beta": per_mode,
+                "penalty": st.sampled_from(("l1", "l1_squared", None)),
+                "seed": st.one_of(st.integers(0, 10), st.integers(0, 2**200)),
+                "init": st.sampled_from(("random", "random_scaled", "nndsvd")),
+                "precision": st.sampled_from(("float64", "float32", None)),
+                "rescale": st.booleans(),
+                "accelerate": st.sampled_from(("none", "auto", "compress")),
+                "sparsity_threshold": st.floats(0, 1e300),
+                "preset": st.sampled_from(("recommended", None)),
+                **{name: OPTIONS[name] for name in sorted(METHODS[method].options)},
+            },
+        )
+    )
+    try:
+        return Settings.model_validate({"method": method, **fields})
+    except ValidationError:
+        reject()
+
+
+def run(tensor: NDArray[Any], asked: Settings, resume: State | None = None) -> list[State]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", AdviceWarning)  # a caller may be told, and is; nothing else may warn
+        return list(sweeps(tensor, asked, resume=resume, threads=1))
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(st.data())
+def test_what_validates_runs(data: st.DataObject) -> None:
+    tensor = data.draw(tensors(), "tensor")
+    asked = data.draw(asked_for(tensor.ndim), "settings")
+    assert estimate_memory(tensor, asked).total > 0
+    states = run(tensor, asked)
+    result = Result.of(states[-1])
+    assert [A.shape for A in result.factors] == [(length, asked.rank) for length in tensor.shape]
+    for A in result.factors:
+        assert np.isfinite(A).all()
+        assert (A >= 0).all()
+    assert np.isfinite(result.history.objective).all()
+    assert np.isfinite(result.history.relative_error).all()
+    assert min(result.history.relative_error) >= 0
+    assert np.isfinite(result.weights).all()
+    assert result.iterations == len(states) <= asked.stop.max_iterations
+    assert result.stop_reason in ("tolerance", "max_iterations", "max_seconds")
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(st.data())
+def test_what_validates_is_resumed_to_the_same_bits(data: st.DataObject) -> None:
+    """From any state on the way, saved and read again."""
+    tensor = data.draw(tensors(), "tensor")
+    asked = data.draw(asked_for(tensor.ndim), "settings")
+    if asked.stop.max_seconds is not None:
+        reject()  # a clock never runs the same way twice
+    states = run(tensor, asked)
+    place = data.draw(st.integers(0, len(states) - 1), "resumed after")
+    again = run(tensor, asked, State.from_bytes(states[place].to_bytes())) or [states[place]]
+    assert again[-1].stop_reason == states[-1].stop_reason
+    for found, expected in zip(again[-1].factors, states[-1].factors, strict=True):
+        assert found.tobytes() == expected.tobytes()
+
+
+def test_settings_survive_their_json() -> None:
+    """As the server keeps them: what comes back is what was asked, a seed of many digits included."""
+    asked = Settings(rank=3, method="apg", seed=2**200, alpha=(0.0, 1e-50), beta=1e50, delta_omega=0.5)
+    assert Settings.model_validate_json(asked.model_dump_json()) == asked
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_option_is_tried(method: str) -> None:
+    """A new option of a method belongs into the strategy above."""
+    assert METHODS[method].options <= OPTIONS.keys()
