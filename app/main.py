@@ -15,6 +15,7 @@ from app.deps import OwnerOf, everyone_is_local
 from app.live import Live
 from app.refusals import describe
 from app.request_id import RequestId
+from app.sub_path import SubPath
 from worker.configuration import Configuration
 from worker.link import connect
 from worker.records import Records
@@ -45,6 +46,8 @@ def create_app(configuration: Configuration, owner_of: OwnerOf = everyone_is_loc
     docs.mount_assets(app)
     problems.install(app)
     app.add_middleware(BodyLimit)
+    if configuration.root_path:
+        app.add_middleware(SubPath, path=configuration.root_path)
     app.add_middleware(RequestId)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]
     return app

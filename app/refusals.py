@@ -42,5 +42,6 @@ def describe(app: FastAPI) -> dict[str, Any]:
         problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas.update(problem.pop("$defs"))
         schemas["Problem"] = problem
+        document["servers"] = [{"url": app.state.configuration.root_path or "/"}]
         app.openapi_schema = document
     return app.openapi_schema

@@ -6,6 +6,9 @@ LEASES = PREFIX + "leases"
 WAITING = PREFIX + "waiting"
 UNSETTLED = PREFIX + "unsettled"
 WORKERS = PREFIX + "workers"
+# Jobs and contents whose record was deleted, by time, until their files are gone for certain.
+DISCARDED = PREFIX + "discarded"
+TIDIED = PREFIX + "tidied"
 # What Celery keeps in the same Redis.
 BROKER = PREFIX + "broker:"
 
@@ -36,6 +39,11 @@ def stream(id: str) -> str:
 
 def queue(owner: str) -> str:
     return f"{PREFIX}queue:{owner}"
+
+
+def users(id: str) -> str:
+    """The live jobs that need this tensor or job."""
+    return f"{PREFIX}users:{id}"
 
 
 def idempotency(owner: str, digest: str) -> str:

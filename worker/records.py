@@ -8,12 +8,13 @@ from worker.contract import Health
 from worker.errors import Unavailable
 from worker.event_records import EventRecords
 from worker.link import connect
+from worker.old_records import OldRecords
 from worker.tensor_records import TensorRecords
 
 DURABILITY = ("appendonly", "appendfsync", "maxmemory-policy")
 
 
-class Records(TensorRecords, EventRecords, ClaimRecords):
+class Records(TensorRecords, EventRecords, ClaimRecords, OldRecords):
     """Tensors, jobs, their events and their claims. Safe to use from many threads."""
 
     @classmethod

@@ -20,6 +20,8 @@ from worker.results import JobFolder
 from worker.uploads import Upload, kept_digest
 
 SETTLED_SECONDS = 60.0
+# No living attempt leaves a file that it is writing untouched for so long.
+WRITING_SECONDS = 3600.0
 
 
 class Store:
@@ -64,9 +66,12 @@ class Store:
             self.tensor_path(sha256).unlink(missing_ok=True)
             return True
 
+    def abandoned_uploads(self) -> list[Path]:
+        return [path for path in list(self._uploads.iterdir()) if _is_old(path) and _is_abandoned(path)]
+
     def remove_abandoned_uploads(self, unused: Callable[[str], bool]) -> int:
         """Uploads whose writer is gone: a living one holds a lock. Bytes that were kept without a record go too."""
-        abandoned = [path for path in list(self._uploads.iterdir()) if _is_old(path) and _is_abandoned(path)]
+        abandoned = self.abandoned_uploads()
         for path in abandoned:
             sha256 = kept_digest(path)
             if sha256 is not None:
@@ -90,6 +95,22 @@ class Store:
             if error.errno != errno.ENOTEMPTY:
                 raise
 
+    def has_job(self, job_id: str) -> bool:
+        """Whether any file of it is left."""
+        return (self._jobs / job_id).is_dir()
+
+    def left_behind(self) -> list[Path]:
+        """What killed attempts were writing aside, in the folders of all jobs."""
+        return [path for path in self._jobs.glob("*/.*") if _is_old(path, WRITING_SECONDS)]
+
+    def nbytes_of(self, path: Path) -> int:
+        """Of a file, or of a folder with all that is in it."""
+        inside = [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
+        return sum(map(_size, inside or [path]))
+
+    def job_path(self, job_id: str) -> Path:
+        return self._jobs / job_id
+
     def free_bytes(self) -> int:
         return shutil.disk_usage(self.root).free
 
@@ -98,10 +119,18 @@ def _open_lock(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb")
 
 
-def _is_old(path: Path) -> bool:
+def _size(path: Path) -> int:
+    """Nothing for a folder, nor for a file that somebody has just removed."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:
+        return 0
+
+
+def _is_old(path: Path, seconds: float = SETTLED_SECONDS) -> bool:
     """A file that was made just now may not be locked yet."""
     try:
-        return time.time() - path.stat().st_mtime > SETTLED_SECONDS
+        return time.time() - path.stat().st_mtime > seconds
     except FileNotFoundError:
         return False
 

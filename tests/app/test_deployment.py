@@ -16,6 +16,7 @@ from tests.stack import ROOT, server
 from worker.configuration import Configuration
 
 README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs" / "running-a-server.md").read_text()
 
 
 def compose() -> dict[str, Any]:
@@ -24,15 +25,15 @@ def compose() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("field", Configuration.model_fields)
-def test_the_readme_tells_every_setting_with_its_default(field: str) -> None:
-    row = re.search(rf"^\| `NCP_{field.upper()}` \| ([^|]*) \|", README, re.MULTILINE)
-    assert row is not None, f"NCP_{field.upper()} is not in the README's table"
+def test_the_guide_tells_every_setting_with_its_default(field: str) -> None:
+    row = re.search(rf"^\| `NCP_{field.upper()}` \| ([^|]*) \|", GUIDE, re.MULTILINE)
+    assert row is not None, f"NCP_{field.upper()} is not in the guide's table"
     default = Configuration.model_fields[field].default
     assert row[1].strip() == (f"`{default}`" if default is not None else "–")
 
 
-def test_the_readme_tells_no_setting_that_is_not_there() -> None:
-    told = {name.lower() for name in re.findall(r"NCP_([A-Z_]+[A-Z])", README)}
+def test_nothing_tells_of_a_setting_that_is_not_there() -> None:
+    told = {name.lower() for name in re.findall(r"NCP_([A-Z_]+[A-Z])", README + GUIDE)}
     assert told <= Configuration.model_fields.keys()
 
 

@@ -9,4 +9,5 @@ if idempotency and redis.call('HGET', idempotency, 'job') == id then redis.call(
 redis.call('ZREM', key('jobs', owner), id)
 redis.call('SREM', UNSETTLED, id)
 redis.call('DEL', key('job', id), key('events', id))
+discard('job', id)
 return 'deleted'
