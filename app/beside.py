@@ -19,6 +19,8 @@ def reached(configuration: Configuration) -> Iterator[Configuration]:
         yield configuration
         return
     folder = configuration.data / "redis"
+    if not folder.is_dir():  # an empty Redis would know of nothing, and take everything for unused
+        raise Taken(f"{configuration.data} holds no records; if they are in a Redis elsewhere, set NCP_REDIS_URL")
     try:
         lock = take_folder(configuration.data, patience_seconds=0)
     except Taken:

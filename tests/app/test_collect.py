@@ -7,6 +7,7 @@ from pathlib import Path
 from tests.app.api import client, finished, planted, submit, upload
 from tests.stack import ROOT, server
 from worker.configuration import Configuration
+from worker.store import Store
 
 
 def gc(data: Path, *options: str) -> "subprocess.CompletedProcess[str]":
@@ -43,6 +44,15 @@ def test_gc_finds_a_server_whose_socket_lies_elsewhere(tmp_path: Path) -> None:
     with server(folder, min_free_bytes=1) as running, client(running.address) as lab:
         upload(lab, planted(6, 5, 4))
         assert "removed 0 jobs, 1 tensors" in gc(running.data, "--keep-tensors-days", "0").stdout
+
+
+def test_gc_never_judges_by_an_empty_redis(tmp_path: Path) -> None:
+    """The files of a server whose Redis is elsewhere."""
+    Store(tmp_path)
+    told = gc(tmp_path, "--keep-tensors-days", "0")
+    assert told.returncode == 2
+    assert told.stderr.startswith(f"ncp: {tmp_path} holds no records")
+    assert not (tmp_path / "redis").exists()
 
 
 def test_gc_makes_no_folder_and_says_so_in_one_line(tmp_path: Path) -> None:

@@ -88,3 +88,17 @@ def test_the_readmes_first_job_runs_as_written(tmp_path: Path) -> None:
     assert "event: end" in ran.stdout
     with np.load(tmp_path / "factors.npz") as factors:
         assert [factors[f"A{mode}"].shape for mode in (1, 2, 3)] == [(9, 8), (8, 8), (7, 8)]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd on this machine")
+def test_the_published_unit_is_sound_and_leaves_time_to_hand_jobs_back(tmp_path: Path) -> None:
+    found = re.search(r"```ini\n(.*?)```", GUIDE, re.DOTALL)
+    assert found is not None, "the guide shows no unit"
+    unit = tmp_path / "ncp.service"
+    unit.write_text(found[1].replace("/opt/ncp/venv/bin/ncp serve", sys.executable))
+    checked = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    assert "ncp.service" not in checked.stderr
+    seconds = re.search(r"^TimeoutStopSec=(\d+)$", found[1], re.MULTILINE)
+    assert seconds is not None
+    assert int(seconds[1]) > Configuration.model_fields["stop_seconds"].default
