@@ -1,16 +1,16 @@
-"""The `ncp` command: `ncp serve` runs everything on this machine, `ncp api` and `ncp worker` one part of it.
-
-`ncp gc` tidies up.
-"""
+"""The `ncp` command: `ncp serve` runs everything on this machine, `ncp api` and `ncp worker` one part of it, `ncp keys`
+says who may call it, `ncp gc` tidies up."""
 
 import argparse
-import ipaddress
 import sys
 from collections.abc import Sequence
 
 from pydantic import ValidationError
 
+from app import key_verbs
+from app.hosts import is_loopback
 from worker.configuration import Configuration
+from worker.key_files import KeyFiles
 
 VERBS = {
     "serve": "start Redis, the worker and the API on this machine, and stop them together",
@@ -19,8 +19,8 @@ VERBS = {
     "gc": "remove jobs and tensors whose time has come, and what dead attempts left; beside a server or without one",
 }
 OPTIONS = {
-    "serve": ("host", "port", "data", "redis_url", "workers", "allow_open", "log_level"),
-    "api": ("host", "port", "data", "redis_url", "allow_open", "log_level"),
+    "serve": ("host", "port", "data", "redis_url", "workers", "log_level"),
+    "api": ("host", "port", "data", "redis_url", "log_level"),
     "worker": ("data", "redis_url", "workers", "log_level"),
     "gc": ("data", "redis_url", "keep_jobs_days", "keep_tensors_days"),
 }
@@ -30,6 +30,8 @@ REFUSED = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Options win over NCP_ variables; a wrong one is one clear line and exit code 2."""
     chosen = vars(_parser().parse_args(arguments))
+    if chosen["verb"] == key_verbs.VERB:
+        return key_verbs.run(chosen)
     verb, fd, dry_run = chosen.pop("verb"), chosen.pop("fd", None), chosen.pop("dry_run", False)
     given = {name: value for name, value in chosen.items() if value is not None}
     try:
@@ -45,10 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _start(verb: str, configuration: Configuration, fd: int | None) -> int:
     """Each part is imported only when it is asked for: a worker loads no web server."""
-    if verb != "worker" and fd is None and not (is_loopback(configuration.host) or configuration.allow_open):
+    if verb != "worker" and fd is None and not _may_listen(configuration):
         return _refuse(
-            f"{configuration.host} can be reached from other machines and this server asks for no keys; "
-            "listen on 127.0.0.1, or set NCP_ALLOW_OPEN=true if the network is closed"
+            f"{configuration.host} can be reached from other machines, and nobody has a key yet; "
+            f"make one with ncp keys create NAME --data {configuration.data}, or listen on 127.0.0.1"
         )
     if verb == "serve":
         from app.serve import serve
@@ -65,17 +67,14 @@ def _start(verb: str, configuration: Configuration, fd: int | None) -> int:
     return run_api(configuration, fd)
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _may_listen(configuration: Configuration) -> bool:
+    """Only on an address that nobody else reaches without a key."""
+    return is_loopback(configuration.host) or bool(KeyFiles(configuration.data).all())
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("ncp", description=__doc__)
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="|".join(VERBS))
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="|".join([*VERBS, key_verbs.VERB]))
     for verb, summary in VERBS.items():
         part = verbs.add_parser(verb, help=summary, description=summary)
         for name in OPTIONS[verb]:
@@ -84,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
             part.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # the launcher's socket, already listening
         if verb == "gc":
             part.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    key_verbs.add_to(verbs)
     return parser
 
 
@@ -91,10 +91,7 @@ def _add_option(parser: argparse.ArgumentParser, name: str) -> None:
     """An option is a field of the configuration: one description, one place of validation."""
     field = Configuration.model_fields[name]
     flag, told = "--" + name.replace("_", "-"), f"{field.description} (NCP_{name.upper()}, {field.default})"
-    if field.annotation is bool:
-        parser.add_argument(flag, action="store_const", const=True, help=told.replace("%", "%%"))
-    else:
-        parser.add_argument(flag, metavar=name.upper(), help=told.replace("%", "%%"))
+    parser.add_argument(flag, metavar=name.upper(), help=told.replace("%", "%%"))
 
 
 def _refuse(reason: str) -> int:

@@ -1,26 +1,32 @@
 """What a route may ask for by type: the caller, and the few things made once at assembly."""
 
-from collections.abc import Callable
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, HTTPException, Request
 
+from app.callers import Caller as _Caller
 from app.live import Live as _Live
 from worker.configuration import Configuration
 from worker.records import Records as _Records
 from worker.store import Store as _Store
 
-OwnerOf: TypeAlias = Callable[[Request], str]
+
+async def _caller(request: Request) -> _Caller:
+    """Set by the gate. A route that it does not guard has no caller, and fails."""
+    found: _Caller = request.state.caller
+    return found
 
 
-def everyone_is_local(request: Request) -> str:
-    """An open server on loopback has one user."""
-    return "local"
+async def _owner(request: Request) -> str:
+    return (await _caller(request)).owner
 
 
-def _owner(request: Request) -> str:
-    resolve: OwnerOf = request.app.state.owner_of
-    return resolve(request)
+async def _admin(request: Request) -> _Caller:
+    """Nobody else learns that there is such a route."""
+    caller = await _caller(request)
+    if not caller.admin:
+        raise HTTPException(404)
+    return caller
 
 
 async def _records(request: Request) -> _Records:
@@ -44,6 +50,8 @@ async def _configuration(request: Request) -> Configuration:
 
 
 Owner = Annotated[str, Depends(_owner)]
+Caller = Annotated[_Caller, Depends(_caller)]
+Admin = Annotated[_Caller, Depends(_admin)]
 Records = Annotated[_Records, Depends(_records)]
 Store = Annotated[_Store, Depends(_store)]
 Live = Annotated[_Live, Depends(_live)]

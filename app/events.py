@@ -23,7 +23,7 @@ LastEventId = Annotated[
     str | None,
     Header(alias="Last-Event-ID", pattern="^[0-9]{1,18}-[0-9]{1,18}$", description="resume after the last event seen"),
 ]
-EXAMPLE = 'id: 7-0\nevent: progress\ndata: {"iteration": 7, "objective": 1.5, ...}\n\n'
+EXAMPLE = 'id: 7-0\nevent: progress\ndata: {"iteration": 7, "objective": 1.5, ..., "phase": "exact"}\n\n'
 log = logging.getLogger("ncp.events")
 router = APIRouter(prefix="/v1/jobs/{job_id}/events", tags=["jobs"])
 

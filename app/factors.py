@@ -13,7 +13,6 @@ from worker.errors import NotFound, NotYet
 
 Format = Annotated[Literal["npz", "mat"], Query(description="npz for numpy, mat for MATLAB; both name them A1 … AN")]
 Mode = Annotated[int, Path(ge=1, description="counted from 1")]
-LOOKS = 10
 DOCUMENTED = refusals(304, 400, 404, 409, 416)
 router = APIRouter(prefix="/v1/jobs/{job_id}/factors", tags=["factors"])
 
@@ -35,15 +34,12 @@ def get_factor(job_id: str, mode: Mode, request: Request, owner: Owner, records:
 
 
 def _serve(request: Request, records: Records, store: Store, owner: str, job_id: str, name: str) -> Response:
-    """A running job's worker may replace the checkpoint between finding and opening its files: then look again."""
     job = records.job(owner, job_id)
-    for left in reversed(range(LOOKS)):
-        try:
-            file = store.job(job.id).factors_file(name)
-            return serve_file(request, file.path, file.sha256, f"{job_id}-{name}")
-        except (FileNotFoundError, NotFound, NotYet) as error:
-            if job.state in TERMINAL and isinstance(error, NotYet):
-                raise NotFound("factors", job_id) from error  # it ended before its first checkpoint
-            if not left:
-                raise
-    raise NotYet(job_id)
+    try:
+        return store.job(job.id).with_factors(
+            name, lambda file: serve_file(request, file.path, file.sha256, f"{job_id}-{name}")
+        )
+    except NotYet as error:
+        if job.state in TERMINAL:
+            raise NotFound("factors", job_id) from error  # it ended before its first checkpoint
+        raise

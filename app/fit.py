@@ -9,6 +9,7 @@ from solvers.door import check_norm, working_precision
 from solvers.problem import resolve
 from worker.contract import JobRequest
 from worker.errors import DoesNotFit
+from worker.limits import Limits
 from worker.records import Records
 from worker.store import Store
 
@@ -24,6 +25,17 @@ def check_fit(request: JobRequest, owner: str, records: Records, store: Store, m
     if request.initial is not None:
         job_id = records.job(owner, request.initial.job_id).id
         _check_initial(store, job_id, tensor.shape, request.rank)
+
+
+def check_limits(request: JobRequest, limits: Limits) -> None:
+    """What the caller may ask of one job."""
+    seconds, ceiling = request.stop.max_seconds, limits.job_seconds
+    if limits.rank is not None and request.rank > limits.rank:
+        problem = f"{request.rank} is over your limit of {limits.rank}"
+        raise DoesNotFit("rank", problem, "lower the rank, or ask the operator for a higher limit")
+    if seconds is not None and ceiling is not None and seconds > ceiling:
+        problem = f"{seconds:g} is over your limit of {ceiling:g}"
+        raise DoesNotFit("stop.max_seconds", problem, "lower it, leave it out, or ask the operator for a higher limit")
 
 
 def _check_memory(tensor: NDArray[Any], settings: Settings, limit: int) -> None:

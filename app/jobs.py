@@ -8,8 +8,8 @@ from kombu.exceptions import OperationalError
 from starlette.responses import Response
 
 from app.answers import JobAnswer, JobPage, answer, answer_page
-from app.deps import Config, Owner, Records, Store
-from app.fit import check_fit
+from app.deps import Caller, Config, Owner, Records, Store
+from app.fit import check_fit, check_limits
 from app.paging import Cursor, Limit
 from app.problems import UnsupportedMedia
 from app.refusals import refusals
@@ -48,14 +48,16 @@ async def only_json(request: Request) -> None:
     dependencies=[Depends(only_json)],
 )
 def submit_job(
-    body: JobRequest, owner: Owner, records: Records, store: Store, config: Config, idempotency_key: Key = None
+    body: JobRequest, caller: Caller, records: Records, store: Store, config: Config, idempotency_key: Key = None
 ) -> Response:
     """Queue a decomposition. Everything that can be refused is refused now; the answer means the job is on disk."""
+    owner = caller.owner
     earlier = records.replay(owner, body, idempotency_key) if idempotency_key else None
     if earlier is not None:
         return _accepted(earlier, replayed=True)
+    check_limits(body, caller.limits)
     check_fit(body, owner, records, store, config.max_job_memory_bytes)
-    job, replayed = records.submit(owner, body, idempotency_key)
+    job, replayed = records.submit(owner, body, idempotency_key, caller.limits)
     if not replayed:
         _wake(config)
     return _accepted(job, replayed)
@@ -98,7 +100,7 @@ def get_job(job_id: str, owner: Owner, records: Records) -> Response:
 
 @router.post("/{job_id}/cancel", status_code=202, response_model=JobAnswer, responses=refusals(404))
 def cancel_job(job_id: str, owner: Owner, records: Records) -> Response:
-    """Stop within one sweep. What was computed so far stays downloadable; cancelling again changes nothing."""
+    """Stop within one sweep, or NCP_CANCEL_SECONDS. What was computed stays downloadable; again changes nothing."""
     return answer(records.cancel(owner, job_id), 202)
 
 

@@ -9,9 +9,10 @@ from importlib.metadata import version
 import redis.asyncio
 from fastapi import FastAPI
 
-from app import docs, events, factors, health, history, jobs, problems, tensors
+from app import admin, docs, events, factors, health, history, jobs, problems, tensors, usage
 from app.body_limit import BodyLimit
-from app.deps import OwnerOf, everyone_is_local
+from app.callers import Doorkeeper, Identify
+from app.gate import Gate
 from app.live import Live
 from app.refusals import describe
 from app.request_id import RequestId
@@ -25,11 +26,23 @@ DESCRIPTION = """Upload a `.npy` tensor, submit a job, watch objective and relat
 Refusals are `application/problem+json` and name field and remedy. Modes count from 1."""
 # A Redis that is silent for so long is asked anew; a read by itself waits for a fraction of a second.
 READ_SECONDS = 5.0
-ROUTERS = (tensors.router, jobs.router, events.router, history.router, factors.router, health.router, docs.router)
+# A caller waits no longer than this for a Redis that is silent, and is then told to come back.
+ANSWER_SECONDS = 2.0
+ROUTERS = (
+    tensors.router,
+    jobs.router,
+    events.router,
+    history.router,
+    factors.router,
+    usage.router,
+    admin.router,
+    health.router,
+    docs.router,
+)
 
 
-def create_app(configuration: Configuration, owner_of: OwnerOf = everyone_is_local) -> FastAPI:
-    """The application on a Redis that is running. `owner_of` says who is calling."""
+def create_app(configuration: Configuration, identify: Identify | None = None) -> FastAPI:
+    """The application on a Redis that is running. `identify` says who is calling: whoever has the key."""
     app = FastAPI(
         title="sparse-ncp",
         version=version("sparse-ncp"),
@@ -39,13 +52,13 @@ def create_app(configuration: Configuration, owner_of: OwnerOf = everyone_is_loc
         lifespan=_lifespan,
     )
     app.state.configuration = configuration
-    app.state.owner_of = owner_of
     app.state.routes = [route for router in ROUTERS for route in router.routes]
     for router in ROUTERS:
         app.include_router(router)
     docs.mount_assets(app)
     problems.install(app)
     app.add_middleware(BodyLimit)
+    app.add_middleware(Gate, identify=identify or Doorkeeper(configuration))
     if configuration.root_path:
         app.add_middleware(SubPath, path=configuration.root_path)
     app.add_middleware(RequestId)
@@ -53,16 +66,11 @@ def create_app(configuration: Configuration, owner_of: OwnerOf = everyone_is_loc
     return app
 
 
-def from_environment() -> FastAPI:
-    """For `uvicorn --factory app.main:from_environment`."""
-    return create_app(Configuration())
-
-
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open what all requests share; the event reader lives as long as the server."""
     configuration: Configuration = app.state.configuration
-    connection = connect(configuration)
+    connection = connect(configuration, ANSWER_SECONDS)
     app.state.records = Records(connection, configuration)
     app.state.store = Store(configuration.data)
     url, patience = str(configuration.redis_url), READ_SECONDS

@@ -15,12 +15,14 @@ from starlette.responses import JSONResponse
 from starlette.routing import Match
 
 from app.request_id import HEADER, REQUEST_ID
+from app.turned_away import NoKey, TooFast, TurnedAway, UnknownHost, UnknownKey
 from app.validation import FieldProblem, field_problems
 from solvers import InvalidInput
 from worker import errors
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_SECONDS = 2
+# Where nothing better is known: Redis may be back soon, a job may end.
+RETRY_SECONDS: Mapping[int, int] = {429: 10, 503: 2}
 log = logging.getLogger("ncp.problems")
 
 
@@ -55,6 +57,7 @@ class Problem(BaseModel):
     request_id: str = Field(description="quote it when asking the operator; the log has it too")
 
 
+ASK = "send Authorization: Bearer KEY; the operator makes a key with ncp keys create NAME"
 BUSY = "try again after Retry-After seconds"
 TABLE: Mapping[type[Exception], Kind] = {
     errors.NotFound: Kind(404, "not-found", "list your own with GET on the collection"),
@@ -68,6 +71,12 @@ TABLE: Mapping[type[Exception], Kind] = {
     TooLarge: Kind(413, "too-large", "send a smaller tensor, or ask the operator to raise NCP_MAX_TENSOR_BYTES"),
     UnsupportedMedia: Kind(415, "unsupported-media"),
     ClientDisconnect: Kind(400, "disconnected"),  # read by nobody; it keeps a lost client out of the error log
+    NoKey: Kind(401, "no-key", ASK),
+    UnknownKey: Kind(401, "unknown-key", ASK),
+    UnknownHost: Kind(421, "unknown-host", "call it localhost or 127.0.0.1, or let the operator set NCP_ALLOWED_HOSTS"),
+    TooFast: Kind(429, "too-fast", BUSY),
+    errors.TooManyJobs: Kind(429, "too-many-jobs", "wait until one has ended, or cancel one"),
+    errors.QuotaReached: Kind(409, "quota-reached", "delete tensors or jobs that you no longer need"),
     errors.StoreFull: Kind(507, "store-full", "delete tensors or jobs that are no longer needed"),
     errors.Unavailable: Kind(503, "unavailable", BUSY),
     redis.exceptions.ConnectionError: Kind(503, "unavailable", BUSY),
@@ -100,7 +109,7 @@ def problem(
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
     """The answer. The request id is in the header too, also where no middleware can add it any more."""
-    told = Problem(
+    content = Problem(
         type=f"urn:sparse-ncp:problem:{word}",
         title=HTTPStatus(status).phrase,
         status=status,
@@ -109,11 +118,17 @@ def problem(
         errors=fields or [],
         request_id=REQUEST_ID.get(),
     )
-    known = {HEADER: told.request_id, **({"Retry-After": str(RETRY_SECONDS)} if status == 503 else {})}
-    return JSONResponse(told.model_dump(), status, {**known, **(headers or {})}, MEDIA_TYPE)
+    retry = {"Retry-After": str(RETRY_SECONDS[status])} if status in RETRY_SECONDS else {}
+    known = {HEADER: content.request_id, **retry}
+    return JSONResponse(content.model_dump(), status, {**known, **(headers or {})}, MEDIA_TYPE)
 
 
 def _known(request: Request, error: Exception) -> JSONResponse:
+    return told(error)
+
+
+def told(error: Exception) -> JSONResponse:
+    """The answer to an exception of the table."""
     kind = next(TABLE[known] for known in type(error).__mro__ if known in TABLE)
     if kind.status >= 500:
         log.warning("%s: %s", type(error).__name__, error)
@@ -122,7 +137,8 @@ def _known(request: Request, error: Exception) -> JSONResponse:
         return problem(kind.status, kind.word, f"{error.field}: {error.problem}", error.remedy, [refused])
     detail = "The record store does not answer." if kind.status == 503 else _sentence(error)
     fields = [_absent(error)] if isinstance(error, errors.NotFound) else []
-    return problem(kind.status, kind.word, detail, kind.remedy, fields)
+    headers = error.headers if isinstance(error, TurnedAway) else None
+    return problem(kind.status, kind.word, detail, kind.remedy, fields, headers)
 
 
 def _absent(error: errors.NotFound) -> FieldProblem:

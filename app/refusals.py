@@ -5,22 +5,29 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from app.gate import is_guarded
 from app.problems import MEDIA_TYPE, Problem
 
 MEANINGS = {
     304: "You have these bytes already",
     400: "The request cannot be read",
+    401: "Send a key: Authorization: Bearer KEY",
     404: "There is no such thing, or it is not yours",
     405: "No such method on this path",
-    409: "Not in this state",
+    409: "Not in this state, or no room left in your quota",
     413: "Too large",
     415: "A body in a form that this route does not read",
     416: "No such range",
+    421: "The Host header names no address of this server",
     422: "Refused: the answer names each field, what is wrong with it and the remedy",
+    429: "Too many requests, or too many live jobs; try again after Retry-After seconds",
     500: "The server failed; the log has the request id",
     503: "Redis or a worker is away; try again after Retry-After seconds",
     507: "The disk is full",
 }
+# What the gate may answer before any route under it is reached.
+AT_THE_GATE = (401, 421, 429)
+KEY = {"type": "http", "scheme": "bearer", "description": "made by `ncp keys create`; an open server asks for none"}
 REFERENCE = {"$ref": "#/components/schemas/Problem"}
 
 
@@ -43,5 +50,10 @@ def describe(app: FastAPI) -> dict[str, Any]:
         schemas.update(problem.pop("$defs"))
         schemas["Problem"] = problem
         document["servers"] = [{"url": app.state.configuration.root_path or "/"}]
+        document["components"]["securitySchemes"] = {"key": KEY}
+        for path in filter(is_guarded, document["paths"]):
+            for operation in document["paths"][path].values():
+                operation["responses"].update({str(status): _refusal(status) for status in AT_THE_GATE})
+                operation["security"] = [{"key": []}, {}]
         app.openapi_schema = document
     return app.openapi_schema

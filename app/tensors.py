@@ -2,6 +2,7 @@
 
 import secrets
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
 from anyio import to_thread
@@ -9,13 +10,14 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from app.answers import TensorAnswer, TensorPage, answer, answer_page
-from app.deps import Config, Owner, Records, Store
+from app.deps import Caller, Config, Owner, Records, Store
 from app.files import serve_file
 from app.multipart import FormFile
 from app.paging import Cursor, Limit
 from app.refusals import refusals
-from app.upload import check_length, expected_sha256, receive, tensor_stream
+from app.upload import check_length, check_room, expected_sha256, receive, tensor_stream, told_length
 from worker.contract import TensorRecord
+from worker.errors import QuotaReached
 from worker.uploads import Upload
 
 BINARY = {"type": "string", "format": "binary"}
@@ -49,24 +51,31 @@ router = APIRouter(prefix="/v1/tensors", tags=["tensors"])
     "",
     status_code=201,
     response_model=TensorAnswer,
-    responses=refusals(400, 413, 415, 507),
+    responses=refusals(400, 409, 413, 415, 507),
     openapi_extra={**BODY, **DIGEST},
 )
 async def upload_tensor(
-    request: Request, owner: Owner, records: Records, store: Store, config: Config, name: Name = None
+    request: Request, caller: Caller, records: Records, store: Store, config: Config, name: Name = None
 ) -> Response:
     """Upload a nonnegative tensor of order 2 or more. It is checked whole before it is kept."""
-    check_length(request, config.max_tensor_bytes)
+    length, limits = told_length(request), caller.limits
+    check_length(length, limits.tensor_bytes)
+    check_room(store, length, config.min_free_bytes)
+    await to_thread.run_sync(records.check_quota, caller.owner, length, limits)
     stream, expected = tensor_stream(request), expected_sha256(request)
 
     def keep(upload: Upload) -> TensorRecord:
         called = name or (stream.filename if isinstance(stream, FormFile) else None)
-        record = _record(owner, called, upload, expected)
-        records.add_tensor(record)
+        record = _record(caller.owner, called, upload, expected)
+        try:
+            records.add_tensor(record, limits)
+        except QuotaReached:
+            store.discard(upload, records.content_unused)
+            raise
         return record
 
     with store.upload() as upload:
-        await receive(stream, upload, config.max_tensor_bytes)
+        await receive(stream, upload, limits.tensor_bytes, partial(check_room, store, 0, config.min_free_bytes))
         record = await to_thread.run_sync(keep, upload)
     return answer(record, 201, {"Location": f"/v1/tensors/{record.id}"})
 

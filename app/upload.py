@@ -3,14 +3,16 @@
 import base64
 import binascii
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from errno import ENOSPC
 
 from anyio import to_thread
 from fastapi import Request
 
 from app.multipart import FormFile
 from app.problems import TooLarge, UnsupportedMedia
-from worker.errors import BadTensor
+from worker.errors import BadTensor, StoreFull
+from worker.store import Store
 from worker.uploads import Upload
 
 # Written at once: a hop to a thread per network packet would cost more than the write.
@@ -32,12 +34,22 @@ def tensor_stream(request: Request) -> AsyncIterator[bytes] | FormFile:
     return request.stream()
 
 
-def check_length(request: Request, limit: int) -> None:
-    """Refuse by Content-Length alone, before a byte is read."""
+def told_length(request: Request) -> int:
+    """The bytes that the tensor will have at least, by Content-Length alone; 0 if it says nothing."""
     told = request.headers.get("content-length", "")
-    allowance = FORM_ALLOWANCE if request.headers.get("content-type", "").startswith("multipart/") else 0
-    if told.isdecimal() and int(told) > limit + allowance:
+    allowance = FORM_ALLOWANCE if request.headers.get("content-type", "").lower().startswith("multipart/") else 0
+    return max(0, int(told) - allowance) if told.isdecimal() else 0
+
+
+def check_length(length: int, limit: int | None) -> None:
+    if limit is not None and length > limit:
         raise TooLarge(limit)
+
+
+def check_room(store: Store, length: int, spare: int) -> None:
+    """StoreFull if so many bytes more would leave less than `spare` of the disk."""
+    if store.free_bytes() - length < spare:
+        raise StoreFull(ENOSPC, "the disk has no room left for this")
 
 
 def expected_sha256(request: Request) -> str | None:
@@ -52,16 +64,18 @@ def expected_sha256(request: Request) -> str | None:
         raise BadTensor("Repr-Digest", "is not base64 between colons", "send sha-256=:BASE64:") from error
 
 
-async def receive(stream: AsyncIterator[bytes] | FormFile, upload: Upload, limit: int) -> None:
-    """Everything to the disk, never more than a few pieces in memory."""
+async def receive(
+    stream: AsyncIterator[bytes] | FormFile, upload: Upload, limit: int | None, has_room: Callable[[], None]
+) -> None:
+    """Everything to the disk, never more than a few pieces in memory. `has_room` is asked as it grows."""
     held: list[bytes] = []
     waiting = size = 0
     async for piece in stream:
         size, waiting = size + len(piece), waiting + len(piece)
-        if size > limit:
-            raise TooLarge(limit)
+        check_length(size, limit)
         held.append(piece)
         if waiting >= CHUNK:
+            has_room()
             await to_thread.run_sync(_write, upload, held)
             held, waiting = [], 0
     await to_thread.run_sync(_write, upload, held)

@@ -26,6 +26,8 @@ REMEDIES: Mapping[str, str] = {
     "finite_number": "give a finite number",
     "string_too_long": "shorten it to {max_length} characters",
     "string_too_short": "give at least {min_length} characters",
+    "bool_type": "give true or false, without quotes",
+    "int_from_float": "give a whole number",
     "json_invalid": "send valid JSON",
     "model_attributes_type": "send a JSON object",
 }

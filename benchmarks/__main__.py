@@ -1,11 +1,12 @@
 """The whole benchmark: `make bench`, or for a part of it
 
-    python -m benchmarks [W3 W4 E3 E4] [--rounds 20] [--seconds 20] [--seeds 5]
+    python -m benchmarks [W3 W4 E3 E4] [--rounds 20] [--seconds 8] [--seeds 5]
 
 The tables are printed and written to benchmarks/results.md.
 """
 
 import argparse
+from collections import ChainMap
 from pathlib import Path
 
 from benchmarks import acceleration, convergence, footprint, report, sweeps
@@ -19,7 +20,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("tensors", nargs="*", help=f"of {', '.join(BY_NAME)}; all by default")
     parser.add_argument("--rounds", type=int, default=20, help="turns of every contestant per tensor")
-    parser.add_argument("--seconds", type=float, default=20, help="per run to convergence; 0 leaves these runs out")
+    parser.add_argument("--seconds", type=float, default=8, help="per run to convergence; 0 leaves these runs out")
     parser.add_argument("--seeds", type=int, default=5, help="of the runs with and without acceleration; 0 for none")
     asked = parser.parse_args()
     if unknown := set(asked.tensors) - set(BY_NAME):
@@ -32,8 +33,9 @@ def main() -> None:
         errors = {case.name: convergence.to_relative_error(case, asked.seconds) for case in cases}
         objectives = {case.name: convergence.to_objective(case, 2 * asked.seconds) for case in sparse}
         sections += [report.error_table(errors), report.objective_table(objectives)]
-    if asked.seeds > 0 and BY_NAME["W4"] in cases:
-        sections.append(report.gain_table(acceleration.measure("W4", asked.seeds, seconds=30)))
+    if asked.seeds > 0:
+        gains = [acceleration.measure(case, asked.seeds, seconds=30) for case in cases]
+        sections.append(report.gain_table(dict(ChainMap(*reversed(gains)))))
     text = "\n\n".join([report.title(), *sections]) + "\n"
     print(text)
     RESULTS.write_text(text)

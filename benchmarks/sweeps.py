@@ -20,14 +20,15 @@ WARM_UP = 3
 # wait for quiet, per tensor.
 PATIENCE = 2
 WAIT_SECONDS = 30.0
-# Before every turn: threaded BLAS keeps its threads spinning for a while after a product, on the next one's cores.
-SETTLE_SECONDS = 0.05
+# Before every turn: threaded BLAS keeps its threads spinning after a product, on the next one's cores. After 0.05 s
+# the method that followed the two products still took half as long again.
+SETTLE_SECONDS = 0.2
 TENSORLY = {
     "tensorly MU": tensorly.decomposition.non_negative_parafac,
     "tensorly HALS": tensorly.decomposition.non_negative_parafac_hals,
 }
-# Each of tensorly's rounds is timed as the difference of two runs of these many iterations; slow, it gets three.
-SHORT, LONG, TENSORLY_ROUNDS = 1, 3, 3
+# Each of tensorly's rounds is timed as the difference of two runs of these many iterations; slow, it gets few.
+SHORT, LONG, TENSORLY_ROUNDS, TENSORLY_SECONDS = 1, 2, 5, 40.0
 
 
 @dataclass(frozen=True)
@@ -51,20 +52,24 @@ def measure(case: Case, rounds: int) -> Sweeps:
             next(clock)
     taken, disturbed = _rounds(case.name, clocks, rounds, spare=PATIENCE * rounds)
     peers = {name: tensorly_times(X, case.rank, decompose) for name, decompose in TENSORLY.items()}
-    taken |= _rounds(f"{case.name} tensorly", peers, TENSORLY_ROUNDS, spare=0)[0]
+    taken |= _rounds(f"{case.name} tensorly", peers, TENSORLY_ROUNDS, spare=0, limit=TENSORLY_SECONDS)[0]
     medians = {name: 1000 * statistics.median(times) for name, times in taken.items()}
     fastest = {name: 1000 * min(times) for name, times in taken.items()}
     return Sweeps(medians, fastest, rounds, disturbed)
 
 
 def _rounds(
-    name: str, clocks: Mapping[str, Iterator[float]], rounds: int, spare: int
+    name: str, clocks: Mapping[str, Iterator[float]], rounds: int, spare: int, limit: float = math.inf
 ) -> tuple[dict[str, list[float]], int]:
-    """Seconds per contestant and round, and how many rounds were disturbed; `spare` of those are repeated."""
+    """Seconds per contestant and round, and how many rounds were disturbed; `spare` of those are repeated.
+
+    No round begins after the limit in seconds, but for the first.
+    """
     calibration, disturbed, wait = Calibration(), 0, WAIT_SECONDS
+    end = time.perf_counter() + limit
     kept: list[dict[str, float]] = []
     with tqdm(total=rounds, desc=name) as bar:
-        while len(kept) < rounds:
+        while not kept or (len(kept) < rounds and time.perf_counter() < end):
             wait = max(0.0, wait - calibration.wait(wait))
             quiet = calibration.is_quiet()
             times = {name: _turn(clock) for name, clock in clocks.items()}

@@ -8,11 +8,12 @@ from solvers.memory import MemoryEstimate, estimate_memory
 from solvers.methods import METHODS, Method
 from solvers.result import Result
 from solvers.settings import Settings, Stop
-from solvers.state import History, State
+from solvers.state import Earlier, History, State
 
 __all__ = [
     "METHODS",
     "AdviceWarning",
+    "Earlier",
     "History",
     "InvalidInput",
     "MemoryEstimate",

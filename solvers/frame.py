@@ -22,7 +22,7 @@ from solvers.rescale import rescaled
 from solvers.result import Result
 from solvers.settings import Settings
 from solvers.start import starting_factors
-from solvers.state import Phase, State, check_resumable
+from solvers.state import NOTHING_LOST, Earlier, Phase, State, check_resumable
 from solvers.stopping import limit_reached, stop_reason
 from solvers.tensor import Partial, Tensor, TensorLike
 
@@ -57,13 +57,16 @@ def sweeps(
     initial: Sequence[NDArray[Any]] | None = None,
     resume: State | None = None,
     threads: int | None = None,
+    earlier: Earlier = NOTHING_LOST,
 ) -> Iterator[State]:
     """Yield the state after every sweep; the last one has a `stop_reason`. `resume` goes on from any of them.
+
+    `earlier` says how far this run had come once, if that is further: `max_seconds` counts that time too.
 
     The same tensor, settings and start give the same bits for any number of threads.
     """
     with Threads(threads) as pool:
-        problem, X, state = _begin(tensor, settings, initial, resume, pool)
+        problem, X, state = _begin(tensor, settings, initial, resume, earlier, pool)
         if state.phase == "compressed":
             state = yield from _compressed_phase(X, problem, state, pool)
         while state.stop_reason is None:
@@ -76,6 +79,7 @@ def _begin(
     settings: Settings,
     initial: Sequence[NDArray[Any]] | None,
     resume: State | None,
+    earlier: Earlier,
     pool: Threads,
 ) -> tuple[Problem, Tensor, State]:
     with single_threaded_blas():
@@ -87,11 +91,13 @@ def _begin(
         if resume is None:
             factors = starting_factors(X, problem, initial)
             phase: Phase = "compressed" if problem.accelerates else "exact"
-            return problem, X, State(settings, tuple(factors), (Memory(),) * len(factors), phase=phase)
+            state = State(settings, tuple(factors), (Memory(),) * len(factors), phase=phase)
+            return problem, X, state.after(earlier)
         check_resumable(resume, settings, X, initial)
-        reason = stop_reason(settings.stop, resume.history, noise(X), resume.compressed_until)
+        resume = resume.after(earlier)
+        reason = stop_reason(settings.stop, resume.history, noise(X), resume.compressed_until, resume.untimed_until)
         if resume.phase == "compressed":  # calm there only ends the phase
-            reason = limit_reached(settings.stop, resume.history)
+            reason = limit_reached(settings.stop, resume.history, resume.untimed_until)
         return problem, X, replace(resume, settings=settings, stop_reason=reason)
 
 
@@ -108,7 +114,8 @@ def _compressed_phase(X: Tensor, problem: Problem, state: State, pool: Threads) 
     with single_threaded_blas():
         small = stand_in(X, problem, pool)
     if not state.history:
-        state = replace(state, preparation_seconds=time.perf_counter() - started)
+        spent = time.perf_counter() - started
+        state = replace(state, preparation_seconds=state.preparation_seconds + spent)
     while small is not None and state.phase == "compressed" and state.stop_reason is None:
         state = _next(small, problem, state, pool)
         if state.stop_reason is not None:
@@ -124,7 +131,7 @@ def _arrived(X: Tensor, problem: Problem, state: State) -> State:
     return replace(
         state,
         history=state.history.corrected(score.objective, score.relative_error),
-        stop_reason=limit_reached(problem.settings.stop, state.history),
+        stop_reason=limit_reached(problem.settings.stop, state.history, state.untimed_until),
         phase="exact",
         compressed_until=state.iteration,
     )
@@ -167,5 +174,5 @@ def _sweep(X: TensorLike, problem: Problem, state: State, head: Partial, update:
 
 def _judged(state: State, step: Step, score: Score, seconds: float, rounding: float) -> State:
     history = state.history.plus(score.objective, score.relative_error, seconds)
-    reason = stop_reason(state.settings.stop, history, rounding, state.compressed_until)
+    reason = stop_reason(state.settings.stop, history, rounding, state.compressed_until, state.untimed_until)
     return replace(state, factors=tuple(step.factors), memory=tuple(step.memory), history=history, stop_reason=reason)

@@ -80,14 +80,29 @@ class Threads:
         self.count = available_cores() if count is None else count
         if self.count < 1:
             raise InvalidInput("threads", f"is {count}", "give 1 or more, or leave it out for all cores")
-        self._pool = ThreadPoolExecutor(self.count, "solver") if self.count > 1 else None
+        self._pool = ThreadPoolExecutor(self.count - 1, "solver") if self.count > 1 else None
 
     def each(self, work: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
         """The outcomes in the order of the items, however the threads took turns."""
         items = list(items)
         if self._pool is None or len(items) == 1:  # waking a thread for a single item only costs time
             return [work(item) for item in items]
-        return list(self._pool.map(work, items))
+        outcomes: dict[int, Outcome] = {}
+        turns = iter(range(len(items)))
+
+        def take_turns() -> None:
+            for turn in turns:
+                outcomes[turn] = work(items[turn])
+
+        # The caller works too: one thread less to wake, and none to wait for while it could compute.
+        others = [self._pool.submit(take_turns) for _ in range(min(self.count, len(items)) - 1)]
+        try:
+            take_turns()
+        finally:
+            for other in others:
+                if not other.cancel():  # who is not awake yet comes too late
+                    other.result()
+        return [outcomes[turn] for turn in range(len(items))]
 
     def over_rows(self, kernel: RowKernel, A: Float64, C: Float64, Q: Float64) -> Float64:
         """Run a compiled kernel that writes rows of its last argument from rows of A and C."""

@@ -24,7 +24,20 @@ from solvers.methods import METHODS, Penalty
 Criterion: TypeAlias = Literal["relative_error", "objective", "relative_objective"]
 Accelerate: TypeAlias = Literal["auto", "none", "compress"]
 Init: TypeAlias = Literal["random", "random_scaled", "nndsvd"]
-NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _a_number(value: object) -> object:
+    """Text and truth values can be read as numbers; whoever sends them has made a mistake."""
+    if isinstance(value, str | bytes | bool):
+        kind = "a truth value" if isinstance(value, bool) else "text"
+        raise ValueError(f"must be a number, not {kind}; give one without quotes, such as 8")
+    return value
+
+
+Whole: TypeAlias = Annotated[int, BeforeValidator(_a_number)]
+Number: TypeAlias = Annotated[float, BeforeValidator(_a_number)]
+Flag: TypeAlias = Annotated[bool, Field(strict=True)]
+NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False), BeforeValidator(_a_number)]
 
 
 def _in_range(weight: float) -> float:
@@ -81,9 +94,9 @@ class Stop(BaseModel):
 
     criterion: Criterion = Field("relative_error", description="whose change from one iteration to the next counts")
     tolerance: NotNegative = Field(1e-8, description="stop when the change is below; 0 never stops by change")
-    patience: int = Field(1, ge=1, description="on that many consecutive iterations")
-    max_iterations: int = Field(10_000, ge=1, description="stop after that many iterations")
-    max_seconds: float | None = Field(
+    patience: Whole = Field(1, ge=1, description="on that many consecutive iterations")
+    max_iterations: Whole = Field(10_000, ge=1, description="stop after that many iterations")
+    max_seconds: Number | None = Field(
         None, gt=0, allow_inf_nan=False, description="stop after that much computing time; null for no limit"
     )
 
@@ -93,14 +106,14 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    rank: int = Field(ge=1, description="number of components R")
+    rank: Whole = Field(ge=1, description="number of components R")
     method: MethodName = Field(description="one of the six methods")
     alpha: PerMode = Field(1e-6, description="weight of ½‖Aⁿ‖², one for all modes or one per mode")
     beta: PerMode = Field(0.0, description="weight of the sparsity penalty, one for all modes or one per mode")
     penalty: Penalty | None = Field(
         None, description="l1: β‖Aⁿ‖₁; l1_squared: β/2 Σ‖row‖₁²; null: the method's own of the paper"
     )
-    seed: int = Field(0, ge=0, description="seed of the starting factors")
+    seed: Whole = Field(0, ge=0, description="seed of the starting factors")
     init: Init = Field(
         "random",
         description="random: max(0, randn); random_scaled: the same, fitted in size; nndsvd: from singular vectors",
@@ -108,12 +121,12 @@ class Settings(BaseModel):
     precision: Precision | None = Field(
         None, description="of the tensor products; null: the tensor's own if it is floating, else float64"
     )
-    rescale: bool = Field(False, description="balance the scale of each component over the modes after every sweep")
-    inner_passes: int = Field(1, ge=1, le=1000, description="updates of a mode per sweep (mu, hals, apg)")
-    normalise: bool | None = Field(
+    rescale: Flag = Field(False, description="balance the scale of each component over the modes after every sweep")
+    inner_passes: Whole = Field(1, ge=1, le=1000, description="updates of a mode per sweep (mu, hals, apg)")
+    normalise: Flag | None = Field(
         None, description="hals: unit columns in all modes but the last; null: yes, as in the paper, unless rescaled"
     )
-    delta_omega: float | None = Field(
+    delta_omega: Number | None = Field(
         None, ge=0, lt=1, description="apg: bound on the extrapolation weight; null: 0.9999"
     )
     accelerate: Accelerate = Field(

@@ -3,7 +3,7 @@
 import io
 import json
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 from zipfile import BadZipFile
 
 import numpy as np
@@ -37,10 +37,24 @@ class History:
         """With other values for the last iteration."""
         return History((*self.objective[:-1], objective), (*self.relative_error[:-1], relative_error), self.seconds)
 
+    def clocked(self, seconds: float) -> "History":
+        """With another time for the last iteration, from which the clock goes on."""
+        return History(self.objective, self.relative_error, (*self.seconds[:-1], seconds))
+
     def since(self, iteration: int) -> "History":
         """From that iteration on, which counts as the first."""
         place = max(0, iteration - 1)
         return History(self.objective[place:], self.relative_error[place:], self.seconds[place:])
+
+
+class Earlier(NamedTuple):
+    """How far an attempt came whose last part was lost. Its time counts, but no time limit ends what is repeated."""
+
+    iteration: int
+    seconds: float
+
+
+NOTHING_LOST = Earlier(0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,7 @@ class State:
     phase: Phase = "exact"
     compressed_until: int = 0
     preparation_seconds: float = 0.0  # spent before the first sweep
+    untimed_until: int = 0  # the time limit holds after this iteration
 
     @property
     def iteration(self) -> int:
@@ -67,6 +82,15 @@ class State:
     @property
     def seconds(self) -> float:
         return self.history.seconds[-1] if self.history.seconds else self.preparation_seconds
+
+    def after(self, earlier: Earlier) -> "State":
+        """The same, with the clock of an earlier attempt that came further. At least one sweep follows."""
+        if earlier == NOTHING_LOST:
+            return self
+        seconds, untimed = max(self.seconds, earlier.seconds), max(self.iteration, earlier.iteration)
+        if not self.history:
+            return replace(self, preparation_seconds=seconds, untimed_until=untimed)
+        return replace(self, history=self.history.clocked(seconds), untimed_until=untimed)
 
     def cancelled(self) -> "State":
         """The same, ended by the caller; a run that has ended already keeps its own reason."""

@@ -6,23 +6,24 @@ from solvers.settings import Stop
 from solvers.state import History, StopReason
 
 
-def stop_reason(stop: Stop, history: History, noise: float = 0.0, compressed_until: int = 0) -> StopReason | None:
+def stop_reason(
+    stop: Stop, history: History, noise: float = 0.0, compressed_until: int = 0, untimed_until: int = 0
+) -> StopReason | None:
     """Why the run ends here, or None. Only changes from one exact value to the next count, once there are any.
 
-    A change of the objective up to `noise` is rounding.
+    A change of the objective up to `noise` is rounding. The time limit holds after `untimed_until`.
     """
     if _is_calm(stop, history.since(compressed_until), noise):
         return "tolerance"
-    return limit_reached(stop, history)
+    return limit_reached(stop, history, untimed_until)
 
 
-def limit_reached(stop: Stop, history: History) -> StopReason | None:
+def limit_reached(stop: Stop, history: History, untimed_until: int = 0) -> StopReason | None:
     """Whether the run may not go on, calm or not."""
     if len(history) >= stop.max_iterations:
         return "max_iterations"
-    if stop.max_seconds is not None and history.seconds[-1] >= stop.max_seconds:
-        return "max_seconds"
-    return None
+    limit = stop.max_seconds if len(history) > untimed_until else None
+    return "max_seconds" if limit is not None and history.seconds[-1] >= limit else None
 
 
 def _is_calm(stop: Stop, history: History, noise: float) -> bool:

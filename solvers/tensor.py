@@ -15,11 +15,13 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from solvers.arrays import Array, Float64, khatri_rao
-from solvers.halves import SMALL, Halves, best_split, split_point
+from solvers.halves import Halves, best_split, split_point
 from solvers.parallel import Threads, slabs
 
 Modes: TypeAlias = tuple[int, ...]
 
+# Entries of a partial result that one thread contracts sooner than it wakes another.
+WALKED = 1 << 18
 # Entries of one tile of the streamed residual: its temporaries stay in the second-level cache.
 TILE = 1 << 16
 # Groups of tiles, each summed by one thread at a time.
@@ -179,5 +181,5 @@ class Tensor:
             else:
                 np.matmul(matrix, vectors[:, :, None], out=rest[components, :, None])
 
-        self._threads.each(piece, slabs(rank, partial.size // SMALL))
+        self._threads.each(piece, slabs(rank, partial.size // WALKED))
         return rest

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from socket import gethostname
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import psutil
 
@@ -31,6 +31,7 @@ from worker.link import connect
 from worker.process import die_with_parent, stop
 
 Found = TypeVar("Found")
+Restart: TypeAlias = Callable[..., None]
 READY_SECONDS = 60.0
 ROOT = Path(__file__).parent.parent
 
@@ -54,16 +55,17 @@ def embedded_redis(folder: Path, **settings: Any) -> Iterator[Configuration]:
 
 
 @contextmanager
-def restartable_redis(folder: Path, **settings: Any) -> Iterator[tuple[Configuration, Callable[[], None]]]:
-    """The same, and an act that kills it (-9) and starts it again."""
+def restartable_redis(folder: Path, **settings: Any) -> Iterator[tuple[Configuration, Restart]]:
+    """The same, and an act that kills it (-9) and starts it again, after what happens meanwhile."""
     plain = Configuration(data=folder, **settings)
     socket = Path(tempfile.mkdtemp(prefix="ncp-test-")) / "redis.sock"
     running = [start_redis(plain, socket, folder / "redis")]
 
-    def restart() -> None:
+    def restart(meanwhile: Callable[[], object] = lambda: None) -> None:
         killed = running.pop()
         killed.kill()
         killed.wait()
+        meanwhile()
         running.append(start_redis(plain, socket, folder / "redis"))
 
     try:

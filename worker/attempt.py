@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from solvers import State, sweeps
+from solvers import Earlier, State, sweeps
 from solvers.arrays import Array
 from worker.configuration import Configuration
-from worker.contract import Claim, JobResult, Progress
+from worker.contract import Claim, JobResult
 from worker.errors import StoreFull, Unavailable
 from worker.outcome import progress_at, result_of
 from worker.records import Records
@@ -62,6 +62,7 @@ class Attempt:
         if resume is not None:
             self._catch_up(resume, watch)
         for state in self._states(resume, watch):
+            watch.spent.reach(state.seconds)
             self._publish(state, state.iteration, watch)
             if watch.lost:
                 return None
@@ -85,13 +86,25 @@ class Attempt:
 
     def _states(self, resume: State | None, watch: Watch) -> Iterator[State]:
         claim = self._claim
+        initial = None if resume else self._with_room(self._initial, watch)
+        earlier = self._earlier()
+        watch.spent.reach(max(earlier.seconds, resume.seconds if resume else 0.0))
         return sweeps(
             self._store.open_tensor(claim.sha256),
             claim.settings,
-            initial=None if resume else self._with_room(self._initial, watch),
+            initial=initial,
             resume=resume,
             threads=self._configuration.threads_per_job,
+            earlier=earlier,
         )
+
+    def _earlier(self) -> Earlier:
+        """What readers have seen is repeated whatever the time; but where time had ended the run, it does so again."""
+        claim, limit = self._claim, self._claim.settings.stop.max_seconds
+        if claim.published is None:
+            return Earlier(0, claim.spent_seconds)
+        ended = limit is not None and claim.published.seconds >= limit
+        return Earlier(claim.published.iteration - ended, claim.spent_seconds)
 
     def _initial(self) -> list[Array] | None:
         other = self._claim.initial_job_id
@@ -106,15 +119,7 @@ class Attempt:
     def _publish(self, state: State, iteration: int, watch: Watch) -> None:
         """Silent up to the last iteration that readers have seen."""
         if self._claim.published is None or iteration > self._claim.published.iteration:
-            watch.put(self._row(state, iteration))
-
-    def _row(self, state: State, iteration: int) -> Progress:
-        """`seconds` goes on from what readers have seen, if the iterations before were computed again in less time."""
-        row, seen = progress_at(state, iteration), self._claim.published
-        if seen is None or state.iteration < seen.iteration:
-            return row
-        shift = max(0.0, seen.seconds - state.history.seconds[seen.iteration - 1])
-        return row.model_copy(update={"seconds": row.seconds + shift})
+            watch.put(progress_at(state, iteration))
 
     def _checkpoint(self, state: State) -> None:
         """Without room or Redis the run goes on: a checkpoint only saves time."""
@@ -130,7 +135,8 @@ class Attempt:
         self._checkpoint_due = ended + pause
 
     def _end(self, state: State, watch: Watch) -> Ended:
-        result = result_of(state, self._row(state, state.iteration).seconds)
+        watch.spent.rest()
+        result = result_of(state)
         self._with_room(lambda: self._folder.save_factors(self._claim.fence, state, result), watch)
         return Ended(result)
 

@@ -3,14 +3,17 @@
 Forked, it shares the parent's loaded libraries and starts in milliseconds; a new interpreter would need over a second.
 """
 
+import math
 import os
 import resource
 import select
 import signal
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from worker.claim_records import Standing
 from worker.configuration import Configuration
 from worker.contract import Claim
 from worker.errors import Unavailable
@@ -22,10 +25,12 @@ from worker.stopping import Stopping
 BYTES_PER_THREAD = 96 << 20
 
 
-def run_apart(claim: Claim, configuration: Configuration, stopping: Stopping, holds: Callable[[], bool]) -> str | None:
+def run_apart(
+    claim: Claim, configuration: Configuration, stopping: Stopping, look: Callable[[], Standing]
+) -> str | None:
     """Run one attempt in a process of its own. None if it accounted for itself, else how it died.
 
-    `holds` says whether the claim still stands: a process that has long lost it hangs, and is killed.
+    `look` says how the claim stands: a process that does not heed its loss, or a cancel, hangs and is killed.
     """
     alive, held = os.pipe()
     parent = os.getpid()
@@ -37,33 +42,37 @@ def run_apart(claim: Claim, configuration: Configuration, stopping: Stopping, ho
         _be_the_job(claim, configuration, parent)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.close(held)
-    _wait(pid, alive, stopping, LeaseSight(holds, configuration.lease_seconds))
+    _wait(pid, alive, stopping, Sight(look, configuration))
     os.close(alive)
     return _death(os.waitpid(pid, 0)[1])
 
 
-class LeaseSight:
-    """How a job looks from beside: one that lives ends by itself soon after its claim is lost."""
+class Sight:
+    """How a job looks from beside: one that lives ends soon after its claim is lost or its owner cancels."""
 
-    def __init__(self, holds: Callable[[], bool], lease_seconds: float) -> None:
-        self._holds = holds
-        self.seconds = lease_seconds
-        self._looks_without = 0
+    def __init__(self, look: Callable[[], Standing], configuration: Configuration) -> None:
+        self._look = look
+        self._patience = {"lost": configuration.lease_seconds, "cancel": configuration.cancel_seconds}
+        self.pause_seconds = min(self._patience.values()) / 3
+        self._seen: Standing = "kept"
+        self._since = time.monotonic()
 
     def is_hopeless(self) -> bool:
-        """Asked once per lease: the claim was lost at the last look, and the process is still there."""
+        """Asked after every pause: what it should have heeded was there for longer than it may take."""
         try:
-            self._looks_without = 0 if self._holds() else self._looks_without + 1
+            standing = self._look()
         except Unavailable:
-            self._looks_without = 0
-        return self._looks_without > 1
+            standing = "kept"
+        if standing != self._seen:
+            self._seen, self._since = standing, time.monotonic()
+        return time.monotonic() - self._since >= self._patience.get(standing, math.inf)
 
 
-def _wait(pid: int, alive: int, stopping: Stopping, sight: LeaseSight) -> None:
+def _wait(pid: int, alive: int, stopping: Stopping, sight: Sight) -> None:
     """Until the process ends, which closes its end of the pipe; pass the word on if the worker is to stop."""
     watched = [alive, stopping.reader]
     while True:
-        ready = select.select(watched, [], [], sight.seconds)[0]
+        ready = select.select(watched, [], [], sight.pause_seconds)[0]
         if alive in ready:
             return
         if stopping.reader in ready:

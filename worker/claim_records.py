@@ -18,14 +18,18 @@ class ClaimRecords(Leases):
         flat = self._run("claim", worker, self._lease_milliseconds)
         return None if flat is None else claim_from(dict(zip(flat[::2], flat[1::2], strict=True)))
 
-    def renew(self, claim: Claim) -> Standing:
-        standing: Standing = self._run("renew", claim.job_id, claim.fence, self._lease_milliseconds)
+    def renew(self, claim: Claim, spent_seconds: float = 0.0) -> Standing:
+        """Keep the lease; say what the job has cost so far, for the attempt after this one."""
+        spent = f"{spent_seconds:.3f}"
+        standing: Standing = self._run("renew", claim.job_id, claim.fence, self._lease_milliseconds, spent)
         return standing
 
-    def holds(self, claim: Claim) -> bool:
+    def standing(self, claim: Claim) -> Standing:
         """Whether the claim still stands; renews nothing."""
-        fence, state = self._call("HMGET", keys.job(claim.job_id), "fence", "state")
-        return bool(fence == str(claim.fence) and state == "running")
+        fence, state, cancel = self._call("HMGET", keys.job(claim.job_id), "fence", "state", "cancel_requested")
+        if fence != str(claim.fence) or state != "running":
+            return "lost"
+        return "cancel" if cancel == "1" else "kept"
 
     def publish(self, claim: Claim, rows: Sequence[Progress]) -> Standing:
         """One event per iteration; those that were published before are left out."""

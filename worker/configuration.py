@@ -22,10 +22,8 @@ class Configuration(BaseSettings):
         pattern=r"^(/[A-Za-z0-9._~-]+)*$",
         description="path below which a proxy shows the server, such as /ncp; the proxy takes it away from requests",
     )
-    allow_open: bool = Field(
-        False,
-        description="listen on an address other machines reach although the server asks for no keys; "
-        "only behind a closed network or a proxy that asks who is calling",
+    allowed_hosts: str | None = Field(
+        None, description="further names, separated by commas, under which a server without keys may be called"
     )
     data: Path = Field(Path("ncp-data"), description="folder of tensors, results and the embedded Redis")
     redis_url: str | None = Field(None, description="Redis to use; left out, `ncp serve` starts its own")
@@ -33,10 +31,28 @@ class Configuration(BaseSettings):
     workers: int = Field(1, ge=1, description="jobs that run at the same time on this machine")
     threads: int | None = Field(None, ge=1, description="threads per job; left out, the cores divided by the workers")
     max_tensor_bytes: int = Field(16 * GIB, ge=1, description="largest upload")
+    max_stored_bytes: int | None = Field(None, ge=1, description="bytes an owner may store, tensors and results")
+    max_live_jobs: int = Field(10_000, ge=0, description="jobs an owner may have queued or running; 0 for no limit")
+    max_rank: int | None = Field(None, ge=1, description="largest rank of a job")
+    max_job_seconds: float | None = Field(
+        None,
+        gt=0,
+        allow_inf_nan=False,
+        description="largest `stop.max_seconds`, and what a job gets that leaves it out",
+    )
+    max_requests_per_second: float = Field(
+        50,
+        ge=0,
+        allow_inf_nan=False,
+        description="requests of a key's owner on average, ten seconds' worth at once; 0 for no limit",
+    )
     max_job_memory_bytes: int = Field(8 * GIB, ge=1, description="memory a job may take beyond the mapped tensor")
     lease_seconds: float = Field(15, gt=0, description="a worker that is silent for this long has lost its job")
     checkpoint_seconds: float = Field(
         10, ge=0, description="time between checkpoints, which never take over 2 % of a run"
+    )
+    cancel_seconds: float = Field(
+        60, gt=0, description="time a cancelled job has to end its sweep; then it is ended, its last checkpoint stands"
     )
     stop_seconds: float = Field(60, gt=0, description="time a stopping worker has to checkpoint and hand back its jobs")
     idempotency_hours: float = Field(24, gt=0, description="how long an Idempotency-Key is remembered")
@@ -52,7 +68,9 @@ class Configuration(BaseSettings):
         None, ge=0, description="tensors that nobody has used for this time are removed; left out, never"
     )
     tidy_seconds: float = Field(600, gt=0, description="time between two looks for what can be removed")
-    min_free_bytes: int = Field(GIB // 4, ge=0, description="free disk below which the server reports it is not ready")
+    min_free_bytes: int = Field(
+        GIB // 4, ge=0, description="free disk below which uploads are refused and the server is not ready"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="how much is logged")
 
     @property

@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, ConfigDict, Field
 
 from solvers import Settings
-from solvers.state import StopReason
+from solvers.state import Phase, StopReason
+from worker.value import Value
 
 Item = TypeVar("Item")
 JobState: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -13,12 +14,6 @@ LIVE: frozenset[JobState] = frozenset({"queued", "running"})
 TERMINAL: frozenset[JobState] = frozenset({"succeeded", "failed", "cancelled"})
 Name: TypeAlias = Annotated[str, Field(max_length=200)]
 Id: TypeAlias = Annotated[str, Field(max_length=64)]
-
-
-class Value(BaseModel):
-    """A frozen value: equal when its fields are, refusing fields it does not know."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class TensorRecord(Value):
@@ -66,13 +61,18 @@ class JobRequest(Settings):
 
 
 class Progress(Value):
-    """The numbers of one iteration. `seconds` is the computing time up to then."""
+    """The numbers of one iteration."""
 
     iteration: int
     objective: float
     relative_error: float
     fit: float
-    seconds: float
+    seconds: float = Field(description="computing time up to then, over all attempts")
+    phase: Phase = Field(
+        "exact",
+        description="compressed: approximate numbers, of the compressed tensor that an accelerated run begins with; "
+        "exact: of the tensor itself",
+    )
 
 
 class SparsityShares(Value):
@@ -168,3 +168,4 @@ class Claim(Value):
     settings: Settings
     checkpoint: str | None = Field(description="name of the checkpoint to resume from")
     published: Progress | None = Field(description="the last iteration that readers have seen")
+    spent_seconds: float = Field(description="computing time of all attempts so far")

@@ -31,6 +31,21 @@ class KeyReused(Exception):
     """The idempotency key was used before, with another body."""
 
 
+class TooManyJobs(Exception):
+    """The owner has as many live jobs as they may have."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"you may have {limit} jobs queued or running at the same time, and have them")
+
+
+class QuotaReached(Exception):
+    """The owner stores as much as they may."""
+
+    def __init__(self, limit: int, stored: int, more: int = 0) -> None:
+        wish = f"; this tensor has {more}" if more else ""
+        super().__init__(f"you store {stored} of the {limit} bytes you may store{wish}")
+
+
 class NotYet(Exception):
     """The job has no factors yet: it has not reached its first checkpoint, or ended before it."""
 

@@ -61,7 +61,7 @@ class EventRecords(JobRecords):
         except FileNotFoundError:
             if self._fields(job_id):  # else the job was deleted under our hands
                 raise
-        if not self._run("settled", job_id, self._configuration.stream_seconds):
+        if not self._run("settled", job_id, self._configuration.stream_seconds, folder.nbytes()):
             self._store.remove_job(job_id)
 
     def clear_up(self, job_id: str) -> None:

@@ -15,10 +15,11 @@ import numpy as np
 from solvers import State
 from solvers.arrays import Array
 from worker.contract import JobResult
-from worker.files import flush_folder, full_is_store_full, private_folder, remove, write_whole
+from worker.errors import NotFound
+from worker.files import PRIVATE_FOLDER, flush_folder, full_is_store_full, remove, write_whole
 from worker.outcome import result_of
 
-MANIFEST = "manifest.json"
+ALL, MANIFEST = "factors.npz", "manifest.json"
 # The .mat format of MATLAB 5 cannot hold a larger variable.
 MAT_LIMIT = (1 << 31) - 1
 
@@ -35,7 +36,8 @@ class FactorsFile:
 def write_factors(folder: Path, state: State, result: JobResult | None = None) -> None:
     """All files of one state; the folder appears whole or not at all. Without a result they are a checkpoint's."""
     with full_is_store_full():
-        aside = private_folder(folder.with_name(f".{folder.name}.{secrets.token_hex(4)}"))
+        aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+        aside.mkdir(PRIVATE_FOLDER)  # not its parents: a job that was deleted meanwhile stays deleted
         try:
             _write_all(aside, state, result)
             _put_in_place(aside, folder)
@@ -51,18 +53,16 @@ def _write_all(folder: Path, state: State, result: JobResult | None) -> None:
     write_whole(folder / MANIFEST, json.dumps(manifest).encode())
 
 
-def find(folder: Path, name: str) -> FactorsFile | None:
-    """The file called `name`, if the folder is there and holds it."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-    except FileNotFoundError:
-        return None
-    entry = manifest.get(name)
-    return None if entry is None else FactorsFile(folder / name, entry["sha256"], entry["nbytes"])
+def find(folder: Path, name: str) -> FactorsFile:
+    """The file called `name`. NotFound if there never is one in such a folder, FileNotFoundError if it is gone."""
+    entry = json.loads((folder / MANIFEST).read_text()).get(name)
+    if entry is None:
+        raise NotFound("file", name)
+    return FactorsFile(folder / name, entry["sha256"], entry["nbytes"])
 
 
-def read_factors(folder: Path) -> list[Array]:
-    with np.load(folder / "factors.npz", allow_pickle=False) as arrays:
+def read_factors(path: Path) -> list[Array]:
+    with np.load(path, allow_pickle=False) as arrays:
         return [arrays[f"A{mode}"] for mode in range(1, len(arrays) + 1)]
 
 
@@ -74,7 +74,7 @@ def _contents(factors: Sequence[Array], metrics: Mapping[str, Any]) -> Iterator[
         yield f"{name}.npy", buffer.getvalue()
     buffer = io.BytesIO()
     np.savez(buffer, **dict[str, Any](named))
-    yield "factors.npz", buffer.getvalue()
+    yield ALL, buffer.getvalue()
     # Takes a third of a second to load: only a process that writes such a file should pay for it.
     import scipy.io
 

@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ from worker.errors import StoreFull
 # Only the account that runs the server reads what its users uploaded.
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 CHUNK = 1 << 20
+# Files that somebody may put into a folder while it is removed.
+WRITERS = 10
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -37,16 +39,39 @@ def private_folder(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """A file or a whole folder. Somebody else may be removing it too: that is what was wanted."""
-    if path.is_dir():
-        shutil.rmtree(path, onerror=_ignore_missing)
-    else:
+    """A file or a whole folder, gone at once: no reader finds half of it. Somebody else may be removing it too."""
+    if not path.is_dir():
         path.unlink(missing_ok=True)
+        return
+    aside = path.with_name(f".{path.name.removeprefix('.')}.{secrets.token_hex(4)}")
+    with suppress(FileNotFoundError):
+        path.rename(aside)
+        _remove_folder(aside, WRITERS)
+
+
+def _remove_folder(path: Path, tries: int) -> None:
+    """Again if somebody was just putting a file into it: that one does not find it any more."""
+    try:
+        shutil.rmtree(path, onerror=_ignore_missing)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY or tries == 1:
+            raise
+        _remove_folder(path, tries - 1)
 
 
 def _ignore_missing(_function: object, _path: str, error: Any) -> None:
     if not issubclass(error[0], FileNotFoundError):
         raise error[1]
+
+
+def folder_bytes(path: Path) -> int:
+    """The length of all files below. Some may be going away just now: those count nothing."""
+    found = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):
+                found += os.stat(os.path.join(folder, name)).st_size
+    return found
 
 
 def open_private(path: Path) -> int:

@@ -37,6 +37,7 @@ def job_from(fields: Fields, position: int | None) -> Job:
 
 
 def claim_from(fields: Fields) -> Claim:
+    published = _progress(fields)
     return Claim(
         job_id=fields["id"],
         owner=fields["owner"],
@@ -46,7 +47,8 @@ def claim_from(fields: Fields) -> Claim:
         initial_job_id=fields.get("initial"),
         settings=Settings.model_validate(json.loads(fields["request"])["settings"]),
         checkpoint=fields.get("checkpoint"),
-        published=_progress(fields),
+        published=published,
+        spent_seconds=max(float(fields.get("spent", 0)), published.seconds if published else 0.0),
     )
 
 

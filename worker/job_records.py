@@ -8,8 +8,9 @@ from itertools import islice
 
 from worker import keys
 from worker.contract import Job, JobRequest, JobState, Page
-from worker.errors import InUse, KeyReused, NotFound, StillLive
+from worker.errors import InUse, KeyReused, NotFound, QuotaReached, StillLive, TooManyJobs
 from worker.job_fields import Fields, job_from
+from worker.limits import UNLIMITED, Limits
 from worker.link import Link, away_is_unavailable
 
 # Records looked at in one go while filtering a list: one or two milliseconds.
@@ -17,8 +18,13 @@ BATCH = 1000
 
 
 class JobRecords(Link):
-    def submit(self, owner: str, request: JobRequest, key: str | None = None) -> tuple[Job, bool]:
-        """Queue a job; durable when this returns. The same key and body give the same job again: (job, True)."""
+    def submit(
+        self, owner: str, request: JobRequest, key: str | None = None, limits: Limits = UNLIMITED
+    ) -> tuple[Job, bool]:
+        """Queue a job; durable when this returns. The same key and body give the same job again: (job, True).
+
+        TooManyJobs or QuotaReached if the owner may not have another.
+        """
         initial = request.initial.job_id if request.initial else ""
         name = _key_name(owner, key) if key is not None else ""
         outcome, *found = self._run(
@@ -29,11 +35,17 @@ class JobRecords(Link):
             initial,
             request.priority,
             request.method,
-            _stored(request),
+            _stored(request, limits.job_seconds),
             name,
             _digest(request),
             int(self._configuration.idempotency_hours * 3_600_000),
+            limits.live_jobs or "",
+            limits.stored_bytes or "",
         )
+        if outcome == "busy" and limits.live_jobs is not None:
+            raise TooManyJobs(limits.live_jobs)
+        if outcome == "full" and limits.stored_bytes is not None:
+            raise QuotaReached(limits.stored_bytes, found[0])
         if outcome == "reused":
             raise KeyReused("this Idempotency-Key was used with another body")
         if outcome.startswith("no "):
@@ -150,9 +162,11 @@ def _key_name(owner: str, key: str) -> str:
     return keys.idempotency(owner, sha256(key.encode()).hexdigest())
 
 
-def _stored(request: JobRequest) -> str:
+def _stored(request: JobRequest, max_seconds: float | None) -> str:
     """What the record keeps as it was asked. The settings are complete, so later defaults do not change old jobs."""
     settings = request.settings().model_dump(mode="json")
+    if settings["stop"]["max_seconds"] is None:
+        settings["stop"]["max_seconds"] = max_seconds
     return json.dumps({"name": request.name, "settings": settings, "study_id": None})
 
 

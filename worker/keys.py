@@ -6,6 +6,7 @@ LEASES = PREFIX + "leases"
 WAITING = PREFIX + "waiting"
 UNSETTLED = PREFIX + "unsettled"
 WORKERS = PREFIX + "workers"
+OWNERS = PREFIX + "owners"
 # Jobs and contents whose record was deleted, by time, until their files are gone for certain.
 DISCARDED = PREFIX + "discarded"
 TIDIED = PREFIX + "tidied"
@@ -48,3 +49,11 @@ def users(id: str) -> str:
 
 def idempotency(owner: str, digest: str) -> str:
     return f"{PREFIX}key:{owner}:{digest}"
+
+
+def running(owner: str) -> str:
+    return f"{PREFIX}running:{owner}"
+
+
+def usage(owner: str) -> str:
+    return f"{PREFIX}usage:{owner}"

@@ -19,17 +19,20 @@ UNABLE = ("MISCONF", "OOM", "LOADING", "READONLY", "NOREPLICAS", "MASTERDOWN")
 AWAY = (ConnectionError, TimeoutError)
 
 
-def connect(configuration: Configuration) -> "redis.Redis":
-    """One client with a pool. It reconnects by itself; a call waits for at most a few seconds."""
+def connect(configuration: Configuration, patience_seconds: float = 5.0) -> "redis.Redis":
+    """One client with a pool. It reconnects by itself; a call to a silent Redis is given up after `patience_seconds`.
+
+    Only a broken connection is tried again at once: one that was idle while Redis was restarted is found broken.
+    """
     if configuration.redis_url is None:
         raise Unavailable("no Redis is configured: set NCP_REDIS_URL, or start everything with `ncp serve`")
     return redis.Redis.from_url(
         configuration.redis_url,
         decode_responses=True,
-        socket_timeout=5,
+        socket_timeout=patience_seconds,
         socket_connect_timeout=2,
         health_check_interval=0,
-        retry=Retry(ConstantBackoff(0.05), 1),
+        retry=Retry(ConstantBackoff(0.05), 1, (ConnectionError,)),
     )
 
 

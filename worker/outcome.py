@@ -18,18 +18,19 @@ def progress_at(state: State, iteration: int) -> Progress:
         relative_error=error,
         fit=1 - error,
         seconds=history.seconds[place],
+        phase="compressed" if state.phase == "compressed" or iteration < state.compressed_until else "exact",
     )
 
 
-def result_of(state: State, seconds: float | None = None) -> JobResult:
-    """The result of an ended run. `seconds` is what readers were told, if that differs from the state's own."""
+def result_of(state: State) -> JobResult:
+    """The result of an ended run."""
     result = Result.of(state)
     return JobResult(
         objective=result.objective,
         relative_error=result.relative_error,
         fit=result.fit,
         iterations=result.iterations,
-        seconds=result.seconds if seconds is None else seconds,
+        seconds=result.seconds,
         stop_reason=result.stop_reason,
         sparsity=SparsityShares(per_mode=result.sparsity.per_mode, relative_per_mode=result.sparsity.relative_per_mode),
         nonzero_components=ComponentCounts(

@@ -1,27 +1,28 @@
 """The folder of one job: its checkpoints, its factors, its history."""
 
 import fcntl
-import io
-import json
 import os
 import re
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
-
-import numpy as np
+from typing import TypeVar
 
 from solvers import InvalidInput, State
 from solvers.arrays import Array
 from worker.contract import Event, JobResult, Progress
-from worker.errors import NotFound, NotYet
-from worker.factor_files import FactorsFile, find, read_factors, write_factors
-from worker.files import flush_folder, private_folder, remove, write_whole
+from worker.errors import NotYet
+from worker.factor_files import ALL, FactorsFile, find, read_factors, write_factors
+from worker.files import flush_folder, folder_bytes, private_folder, remove, write_whole
+from worker.history_files import read_changes, read_history, write_history
+
+Answer = TypeVar("Answer")
 
 # Checkpoints kept besides the last: a disk may spoil a file after it was written.
 SPARE_CHECKPOINTS = 1
+# How often to look for factors that vanish under a reader's hands.
+LOOKS = 20
 CHECKPOINT = re.compile(r"checkpoint-(\d+)-(\d+)-([0-9a-f]{64})\.npz")
 
 
@@ -31,6 +32,10 @@ class JobFolder:
     def __init__(self, path: Path, job_id: str) -> None:
         self._path = path
         self._id = job_id
+
+    def nbytes(self) -> int:
+        """What the job takes of the disk."""
+        return folder_bytes(self._path)
 
     # Checkpoints
 
@@ -68,7 +73,7 @@ class JobFolder:
             (self._path / name).unlink(missing_ok=True)
         for folder in self._path.glob("partial-*"):
             if kept is None or int(folder.name.removeprefix("partial-")) < kept:
-                shutil.rmtree(folder, ignore_errors=True)  # the API may be writing it
+                remove(folder)
 
     def tidy(self) -> None:
         """After the end: what only a run needs goes, and what killed or belated attempts left.
@@ -104,16 +109,18 @@ class JobFolder:
         private_folder(self._path)
         write_factors(self._path / f"factors-{fence}", state, result)
 
-    def factors_file(self, name: str) -> FactorsFile:
-        """`factors.npz`, `factors.mat` or `A1.npy` …: of the finished job, else of its last checkpoint."""
-        folder = self._factors_folder()
-        found = find(folder, name)
-        if found is None:
-            raise NotFound("file", name)
-        return found
+    def with_factors(self, name: str, use: Callable[[FactorsFile], Answer]) -> Answer:
+        """Let `use` open `factors.npz`, `factors.mat` or `A1.npy` …: of the finished job, else of its last checkpoint.
+
+        The worker, or a delete, may take the files away between finding and opening them: then look again.
+        """
+        for _ in range(LOOKS):
+            with suppress(FileNotFoundError):
+                return use(find(self._factors_folder(), name))
+        raise NotYet(self._id)
 
     def factors(self) -> list[Array]:
-        return read_factors(self._factors_folder())
+        return self.with_factors(ALL, lambda file: read_factors(file.path))
 
     def _factors_folder(self) -> Path:
         # Asked again at the end: the job may have ended, and its checkpoints gone, while we looked.
@@ -128,16 +135,26 @@ class JobFolder:
         return max(finals, key=lambda folder: int(folder.name.removeprefix("factors-")), default=None)
 
     def _partial(self) -> Path | None:
-        """The last checkpoint's, written when they are first asked for."""
-        for name in self._checkpoints():
+        """The last checkpoint's, written when they are first asked for. FileNotFoundError if it vanishes meanwhile."""
+        names = self._checkpoints()
+        for name in names:
             partial = self._path / f"partial-{_iteration(name)}"
             if partial.is_dir():
                 return partial
             state = self.load_checkpoint(name)
             if state is not None:
                 write_factors(partial, state)
-                return partial
+                return self._unless_ended(partial)
+        for name in names:
+            (self._path / name).stat()
         return None
+
+    def _unless_ended(self, partial: Path) -> Path:
+        """If the job has ended meanwhile, what its tidying could not see yet goes."""
+        final = self._final()
+        if final is not None:
+            remove(partial)
+        return final or partial
 
     # The factors to start from
 
@@ -145,47 +162,27 @@ class JobFolder:
         """The other job's factors as they are now: a later attempt starts from the same, however far that job got."""
         mine = private_folder(self._path) / "initial"
         if not mine.is_dir():
-            source = other.factors_file("factors.npz").path
+            content = other.with_factors(ALL, lambda file: file.path.read_bytes())
             aside = private_folder(self._path / f".initial.{os.getpid()}")
-            write_whole(aside / "factors.npz", source.read_bytes())
+            write_whole(aside / ALL, content)
             aside.rename(mine)
             flush_folder(self._path)
-        return read_factors(mine)
+        return read_factors(mine / ALL)
 
     # History
 
     def save_history(self, rows: Sequence[Progress], changes: Sequence[Event]) -> None:
         """What the event stream held: the numbers of every iteration, and the changes of state with their ids."""
-        private_folder(self._path)
-        table = np.array([[row.objective, row.relative_error, row.seconds] for row in rows]).reshape(-1, 3)
-        write_whole(self._path / "history.npy", _npy(table))
-        write_whole(self._path / "changes.json", json.dumps([change.model_dump() for change in changes]).encode())
+        write_history(private_folder(self._path), rows, changes)
 
     def history(self, after: int = 0, count: int | None = None) -> list[Progress]:
         """The iterations after `after`, of a job that has ended."""
-        try:
-            table = np.load(self._path / "history.npy", mmap_mode="r", allow_pickle=False)
-        except FileNotFoundError:
-            return []
-        stop = len(table) if count is None else after + count
-        return [
-            Progress(iteration=iteration, objective=o, relative_error=r, fit=1 - r, seconds=s)
-            for iteration, (o, r, s) in enumerate(table[after:stop].tolist(), start=after + 1)
-        ]
+        return read_history(self._path, after, count)
 
     def changes(self) -> list[Event]:
-        try:
-            return [Event.model_validate(change) for change in json.loads((self._path / "changes.json").read_text())]
-        except FileNotFoundError:
-            return []
+        return read_changes(self._path)
 
 
 def _iteration(name: str) -> int:
     found = CHECKPOINT.fullmatch(name)
     return int(found[2]) if found else -1
-
-
-def _npy(table: Array) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, table, allow_pickle=False)
-    return buffer.getvalue()

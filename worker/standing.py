@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections import deque
 
 from worker.claim_records import Standing
@@ -17,6 +18,25 @@ RETRY_SECONDS = 0.5
 log = logging.getLogger("ncp.job")
 
 
+class Spent:
+    """The computing time of all attempts, as it can be told from beside the solver: a sweep may take an hour."""
+
+    def __init__(self, seconds: float) -> None:
+        self._mark: tuple[float, float | None] = seconds, None
+
+    def reach(self, seconds: float) -> None:
+        """The solver's clock says so now, and goes on."""
+        self._mark = seconds, time.monotonic()
+
+    def rest(self) -> None:
+        """Nothing more is computed."""
+        self._mark = self._mark[0], None
+
+    def now(self) -> float:
+        seconds, since = self._mark
+        return seconds if since is None else seconds + time.monotonic() - since
+
+
 class Watch:
     """`lost`: the claim is no longer ours. `cancel`: the owner wants the run to end. Asked after every sweep."""
 
@@ -27,6 +47,7 @@ class Watch:
         self._sending = threading.Lock()
         self._done = threading.Event()
         self._renewal_seconds = configuration.lease_seconds / 3
+        self.spent = Spent(claim.spent_seconds)
         self.lost = False
         self.cancel = False
 
@@ -64,7 +85,7 @@ class Watch:
 
     def _renewed(self) -> bool:
         try:
-            self._heed(self._records.renew(self._claim))
+            self._heed(self._records.renew(self._claim, self.spent.now()))
         except Unavailable as error:
             log.warning("job %s: the lease could not be renewed: %s", self._claim.job_id, error)
             return False

@@ -13,8 +13,7 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from worker.errors import Damaged, NotFound
-from worker.factor_files import FactorsFile
-from worker.files import private_folder, remove, sha256_of
+from worker.files import folder_bytes, private_folder, remove, sha256_of
 from worker.npy import open_array
 from worker.results import JobFolder
 from worker.uploads import Upload, kept_digest
@@ -66,6 +65,12 @@ class Store:
             self.tensor_path(sha256).unlink(missing_ok=True)
             return True
 
+    def discard(self, upload: Upload, unused: Callable[[str], bool]) -> None:
+        """Of an upload that was kept, but whose record was refused: leave nothing of it."""
+        upload.unlock()
+        self.remove_tensor(upload.sha256, unused)
+        upload.drop_note()
+
     def abandoned_uploads(self) -> list[Path]:
         return [path for path in list(self._uploads.iterdir()) if _is_old(path) and _is_abandoned(path)]
 
@@ -83,10 +88,6 @@ class Store:
         """Checkpoints, factors and history of a job."""
         return JobFolder(self._jobs / job_id, job_id)
 
-    def factors_file(self, job_id: str, name: str) -> FactorsFile:
-        """`factors.npz`, `factors.mat` or `A1.npy` …; NotYet before the first checkpoint, NotFound for another mode."""
-        return self.job(job_id).factors_file(name)
-
     def remove_job(self, job_id: str) -> None:
         """Of a job whose record is gone. Whoever is moving its history finds that out, and removes the rest."""
         try:
@@ -95,18 +96,19 @@ class Store:
             if error.errno != errno.ENOTEMPTY:
                 raise
 
-    def has_job(self, job_id: str) -> bool:
-        """Whether any file of it is left."""
-        return (self._jobs / job_id).is_dir()
-
     def left_behind(self) -> list[Path]:
-        """What killed attempts were writing aside, in the folders of all jobs."""
-        return [path for path in self._jobs.glob("*/.*") if _is_old(path, WRITING_SECONDS)]
+        """What somebody who was killed was writing or removing, in the folders of jobs and beside them."""
+        found = [*self._jobs.glob(".*"), *self._jobs.glob("[!.]*/.*")]
+        return [path for path in found if _is_old(path, WRITING_SECONDS)]
 
     def nbytes_of(self, path: Path) -> int:
         """Of a file, or of a folder with all that is in it."""
-        inside = [Path(folder) / name for folder, _, names in os.walk(path) for name in names]
-        return sum(map(_size, inside or [path]))
+        if path.is_dir():
+            return folder_bytes(path)
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return 0  # somebody else has just removed it
 
     def job_path(self, job_id: str) -> Path:
         return self._jobs / job_id
@@ -117,14 +119,6 @@ class Store:
 
 def _open_lock(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb")
-
-
-def _size(path: Path) -> int:
-    """Nothing for a folder, nor for a file that somebody has just removed."""
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except FileNotFoundError:
-        return 0
 
 
 def _is_old(path: Path, seconds: float = SETTLED_SECONDS) -> bool:

@@ -29,7 +29,7 @@ def run_until_idle(configuration: Configuration, stopping: Stopping, worker: str
     records = Records.of(configuration)
     while not stopping.is_set() and (claim := records.claim(worker)) is not None:
         log.info("job %s: attempt %d begins", claim.job_id, claim.attempt)
-        death = run_apart(claim, configuration, stopping, partial(records.holds, claim))
+        death = run_apart(claim, configuration, stopping, partial(records.standing, claim))
         if death is not None:
             log.error("job %s: %s", claim.job_id, death)
             records.crashed(claim, death)

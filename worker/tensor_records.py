@@ -2,13 +2,26 @@
 
 from worker import keys
 from worker.contract import Page, TensorRecord
-from worker.errors import InUse, NotFound
+from worker.errors import InUse, NotFound, QuotaReached
+from worker.limits import UNLIMITED, Limits
 from worker.link import Link
 
 
 class TensorRecords(Link):
-    def add_tensor(self, record: TensorRecord) -> None:
-        self._run("add_tensor", record.id, record.owner, record.sha256, record.model_dump_json())
+    def add_tensor(self, record: TensorRecord, limits: Limits = UNLIMITED) -> None:
+        """QuotaReached if the owner's tensors would take more than they may."""
+        limit = limits.stored_bytes
+        outcome, *stored = self._run(
+            "add_tensor",
+            record.id,
+            record.owner,
+            record.sha256,
+            record.model_dump_json(),
+            record.nbytes,
+            "" if limit is None else limit,
+        )
+        if outcome == "full" and limit is not None:
+            raise QuotaReached(limit, stored[0], record.nbytes)
 
     def tensor(self, owner: str, id: str) -> TensorRecord:
         text = self._call("HGET", keys.tensor(id), "record")

@@ -67,17 +67,26 @@ class Upload:
         self._note = os.fdopen(open_private(self._note_path), "wb")
         fcntl.flock(self._note, fcntl.LOCK_EX)
 
+    def unlock(self) -> None:
+        """From now on others may remove the same content."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def drop_note(self) -> None:
+        if self._note is not None:
+            self._note_path.unlink(missing_ok=True)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._path.unlink(missing_ok=True)
         self._file.close()
+        if kind is None:  # else the record was not added: the next start looks whether the bytes are needed
+            self.drop_note()
         if self._note is not None:
-            if kind is None:  # else the record was not added: the next start looks whether the bytes are needed
-                self._note_path.unlink(missing_ok=True)
             self._note.close()
-        if self._lock is not None:
-            os.close(self._lock)
+        self.unlock()
 
 
 def kept_digest(path: Path) -> str | None:

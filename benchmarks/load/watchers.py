@@ -24,6 +24,7 @@ class Watcher(asyncio.Protocol):
         self._job = job
         self._delays = delays
         self._rest = b""
+        self.is_watching = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).write(
@@ -32,6 +33,8 @@ class Watcher(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = time.time()
+        if b": keep-alive" in data:  # told everything that was recorded, and waits for news
+            self.is_watching.set()
         whole, _, self._rest = (self._rest + data).rpartition(b"\n\n")
         self._delays.extend(now - float(moment) for moment in MOMENT.findall(whole))
 
@@ -43,6 +46,8 @@ async def watch(port: int, seconds: float, jobs: Sequence[str], clients: int) ->
     for client in range(clients):
         watcher = partial(Watcher, jobs[client % len(jobs)], delays)
         made.append(await loop.create_connection(watcher, "127.0.0.1", port))
+    for _, watching in made:
+        await watching.is_watching.wait()
     print("connected", flush=True)
     await asyncio.sleep(seconds)
     for transport, _ in made:

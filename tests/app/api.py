@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from numpy.typing import NDArray
 
+from app.callers import Caller, Identify, local_caller
 from app.main import create_app
 from app.server import Server
 from tests.stack import wait_for
@@ -27,14 +28,22 @@ class Api(NamedTuple):
     server: Server
 
 
-def owner_by_header(request: Request) -> str:
-    return request.headers.get(OWNER, "local")
+def owner_by_header(configuration: Configuration) -> Identify:
+    """For tests that are not about keys: everybody is who they say they are."""
+
+    def identify(request: Request) -> Caller:
+        owner = request.headers.get(OWNER, "local")
+        return local_caller(configuration).model_copy(update={"owner": owner, "admin": False})
+
+    return identify
 
 
 @contextmanager
-def api(configuration: Configuration, extend: Callable[[FastAPI], None] = lambda app: None) -> Iterator[Api]:
-    """Ready when the context begins; ended as SIGTERM ends it."""
-    app = create_app(configuration, owner_by_header)
+def api(
+    configuration: Configuration, extend: Callable[[FastAPI], None] = lambda app: None, keys: bool = False
+) -> Iterator[Api]:
+    """Ready when the context begins; ended as SIGTERM ends it. With `keys` it asks for them, as a real one does."""
+    app = create_app(configuration, None if keys else owner_by_header(configuration))
     extend(app)
     config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=10)
     server = Server(config, app)

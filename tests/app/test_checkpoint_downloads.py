@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import numpy as np
 
 from solvers import Settings, sweeps
-from tests.app.api import api, client, planted, submit, upload
+from tests.app.api import Api, api, client, finished, planted, refused, submit, upload
 from tests.stack import embedded_redis, wait_for
 from worker.configuration import Configuration
 from worker.store import Store
@@ -57,3 +58,14 @@ def test_every_download_is_whole_however_fast_checkpoints_follow(tmp_path: Path)
             wait_for(lambda: caller.get(f"/v1/jobs/{job}/factors").status_code == 200, 30, "the first checkpoint")
             seen = set(pool.map(download, range(300)))
         assert len(seen) > 3
+
+
+def test_factors_that_are_being_deleted_are_not_found(busy: Api, lab: httpx.Client) -> None:
+    """Of a folder that is removed file by file a reader may see some, again and again: no failure of the server."""
+    job = finished(lab, submit(lab, upload(lab, planted(4, 4, 4))["id"], stop={"max_iterations": 3})["id"])["id"]
+    root = busy.app.state.store.root
+    next((root / "jobs" / job).glob("factors-*/A2.npy")).unlink()
+    assert lab.get(f"/v1/jobs/{job}/factors/1").status_code == 200
+    refused(lab.get(f"/v1/jobs/{job}/factors/2"), 404, "not-found")
+    next((root / "jobs" / job).glob("factors-*/manifest.json")).unlink()
+    refused(lab.get(f"/v1/jobs/{job}/factors/1"), 404, "not-found")

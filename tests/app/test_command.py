@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.command import is_loopback, main
+from app.command import main
+from app.hosts import is_loopback
 from tests.app.api import planted, refused, submit, upload
 from tests.stack import ROOT, embedded_redis, end_tree, wait_for
 from worker.configuration import Configuration
@@ -23,7 +24,7 @@ def test_these_addresses_stay_on_this_machine(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "lab.example"])
 @pytest.mark.parametrize("verb", ["serve", "api"])
-def test_an_address_that_others_reach_must_be_opened_on_purpose(
+def test_an_address_that_others_reach_needs_a_key(
     verb: str, host: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NCP_HOST", host)
@@ -31,7 +32,7 @@ def test_an_address_that_others_reach_must_be_opened_on_purpose(
     told = capsys.readouterr().err
     assert told.count("\n") == 1
     assert host in told
-    assert "NCP_ALLOW_OPEN" in told
+    assert "ncp keys create" in told
 
 
 @pytest.mark.parametrize("verb", ["api", "worker"])

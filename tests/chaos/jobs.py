@@ -46,7 +46,7 @@ class Lane:
 
 
 class Jobs:
-    """`local` goes through HTTP, the others through the records: the server knows one caller until there are keys."""
+    """`local` goes through HTTP, the others through the records: an open server has one caller."""
 
     def __init__(self, house: House, dice: random.Random) -> None:
         self._house = house
@@ -69,13 +69,19 @@ class Jobs:
         owner, place = self._dice.choice(OWNERS), self._dice.randrange(len(SHAPES))
         if self._dice.random() < 0.2:
             self._lanes[owner].ids[place] = self._upload(owner, self._tensors[place])
+        method = self._dice.choice(list(METHODS))
         request = JobRequest(
             tensor_id=self._lanes[owner].ids[place],
-            method=self._dice.choice(list(METHODS)),
+            method=method,
             rank=self._dice.randint(2, 6),
             seed=self._dice.randrange(1000),
             priority=self._dice.randint(-1, 1),
-            stop={"max_iterations": self._dice.choice((30, 300, 1500)), "tolerance": 0},
+            accelerate="none" if method == "mu" else self._dice.choice(("none", "compress")),
+            stop={
+                "max_iterations": self._dice.choice((30, 300, 1500)),
+                "criterion": "relative_objective",
+                "tolerance": self._dice.choice((0, 1e-6)),
+            },
         )
         job = Accepted(owner, self._send(owner, request), self._tensors[place], request.settings())
         if owner == "local" and self._dice.random() < 0.7:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.stack import embedded_redis, wait_for, worker
 from tests.worker.lab import ended, put, random_tensor, request
-from tests.worker.running import LONGER, Lab
+from tests.worker.running import LONG, Lab
 from worker.wake import wake
 
 
@@ -25,10 +25,10 @@ def cut(path: Path) -> None:
 def test_a_damaged_checkpoint_costs_time_and_nothing_else(
     tmp_path: Path, damage: Callable[[Path], None], damaged: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with embedded_redis(tmp_path, checkpoint_seconds=0.05, lease_seconds=2.0) as configuration:
+    with embedded_redis(tmp_path, checkpoint_seconds=0.0, lease_seconds=2.0) as configuration:
         lab = Lab(configuration)
         with worker(configuration) as first:
-            job = lab.submit(**LONGER)
+            job = lab.submit(**LONG)
             wait_for(lambda: len(checkpoints(lab.folder(job))) == 2, what="two checkpoints")
             first.kill()
             first.wait()

@@ -1,55 +1,16 @@
 """A disk that is really full (ENOSPC): a clear error, nothing corrupt, and all is well once there is room."""
 
-import errno
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from tests.app.api import api, client, npy, refused
+from tests.faults.disk import Disk
 from tests.faults.watcher import is_gapless, watch
 from tests.stack import embedded_redis, server, wait_for, worker
 from tests.worker.lab import random_tensor, reached
 from tests.worker.launched import configuration_of
 from tests.worker.running import LONG, LONGER, TENSOR, Lab
-
-PAGE = 4096
-
-
-class Disk:
-    """A small disk of its own, in memory."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._filler = path / "filler"
-
-    def fill(self) -> None:
-        """To the last page."""
-        with self._filler.open("ab", buffering=0) as filler:
-            try:
-                while filler.write(bytes(PAGE)) == PAGE:
-                    pass
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-
-    def free(self) -> None:
-        self._filler.unlink()
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Disk]:
-    path = tmp_path / "data"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", path], check=False, capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip("only root may mount a small disk")
-    yield Disk(path)
-    subprocess.run(["umount", path], check=True)
 
 
 def test_an_upload_without_room_is_refused_and_leaves_nothing(tmp_path: Path, disk: Disk) -> None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 
 import httpx
 import psutil
@@ -20,31 +21,24 @@ from tests.worker.running import LONG, TENSOR, Lab
 RESUMED_SECONDS = 30
 
 
-def test_a_killed_job_process_resumes_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_job_process_resumes_from_its_checkpoint(lab: Lab, running: Popen[bytes]) -> None:
     """Three times, at moments that differ: before a checkpoint, after one, and far into the run."""
-    with embedded_redis(tmp_path, checkpoint_seconds=0.05) as configuration, worker(configuration) as running:
-        lab = Lab(configuration)
-        job = lab.submit(**LONG)
-        for seen in (1, 200, 700):
-            reached(lab.records, job, seen)
-            victim = job_process(running.pid)
-            kill(victim)
-            psutil.wait_procs([victim], timeout=10)
-        assert lab.as_if_nothing_happened(job).attempt == 4
+    job = lab.submit(**LONG)
+    for seen in (1, 200, 700):
+        reached(lab.records, job, seen)
+        victim = job_process(running.pid)
+        kill(victim)
+        psutil.wait_procs([victim], timeout=10)
+    assert lab.as_if_nothing_happened(job).attempt == 4
 
 
-def test_a_killed_pool_child_takes_its_job_along_and_is_replaced(tmp_path: Path) -> None:
-    with (
-        embedded_redis(tmp_path, checkpoint_seconds=0.05, lease_seconds=2.0) as configuration,
-        worker(configuration) as running,
-    ):
-        lab = Lab(configuration)
-        job = lab.submit(**LONG)
-        lab.checkpointed(job)
-        computing = job_process(running.pid)
-        kill(computing.parent() or computing)
-        wait_for(lambda: not computing.is_running(), 10, "the job's process to die with its parent")
-        assert lab.as_if_nothing_happened(job).attempt == 2
+def test_a_killed_pool_child_takes_its_job_along_and_is_replaced(lab: Lab, running: Popen[bytes]) -> None:
+    job = lab.submit(**LONG)
+    lab.checkpointed(job)
+    computing = job_process(running.pid)
+    kill(computing.parent() or computing)
+    wait_for(lambda: not computing.is_running(), 10, "the job's process to die with its parent")
+    assert lab.as_if_nothing_happened(job).attempt == 2
 
 
 def test_a_killed_worker_loses_its_lease_and_another_finishes(tmp_path: Path) -> None:

@@ -1,16 +1,30 @@
-"""Redis is there but does not answer, for longer than a lease."""
+"""Redis does not answer, for longer than a lease: it is silent, or it is gone."""
 
 import time
 from pathlib import Path
 
+import httpx
+
 from tests.app.api import api, client, refused
 from tests.faults.acts import frozen, redis_process
 from tests.faults.watcher import is_gapless, watch
-from tests.stack import embedded_redis, wait_for, worker
+from tests.stack import embedded_redis, restartable_redis, wait_for, worker
 from tests.worker.lab import job_process, reached
-from tests.worker.running import LONGER, Lab
+from tests.worker.running import LONG, LONGER, Lab
 
 LEASE_SECONDS = 3.0
+# A caller of a silent Redis is told so within this time.
+TOLD_SECONDS = 4.0
+MINUTE = 60.0
+SHORT = {"rank": 2, "stop": {"max_iterations": 3}}
+
+
+def told_to_come_back(caller: httpx.Client) -> None:
+    asked = time.monotonic()
+    problem = caller.get("/v1/jobs")
+    assert time.monotonic() - asked < TOLD_SECONDS
+    refused(problem, 503, "unavailable")
+    assert int(problem.headers["Retry-After"]) > 0
 
 
 def test_a_silent_redis_stops_no_job_and_everything_recovers_by_itself(tmp_path: Path) -> None:
@@ -27,9 +41,7 @@ def test_a_silent_redis_stops_no_job_and_everything_recovers_by_itself(tmp_path:
             computing = job_process(running.pid)
             with frozen([redis_process(configuration)]):
                 since, worked = time.monotonic(), sum(computing.cpu_times()[:2])
-                problem = caller.get("/v1/jobs")
-                refused(problem, 503, "unavailable")
-                assert int(problem.headers["Retry-After"]) > 0
+                told_to_come_back(caller)
                 wait_for(
                     lambda: time.monotonic() - since > 3 * LEASE_SECONDS and sum(computing.cpu_times()[:2]) > worked,
                     what="three leases, with the job computing",
@@ -38,5 +50,33 @@ def test_a_silent_redis_stops_no_job_and_everything_recovers_by_itself(tmp_path:
             assert lab.as_if_nothing_happened(job, 180).attempt == 1
             assert is_gapless(watcher.until_end())
             assert watcher.connections == 1
-        again = lab.submit(rank=2, stop={"max_iterations": 3})
-        assert lab.as_if_nothing_happened(again).attempt == 1
+        assert lab.as_if_nothing_happened(lab.submit(**SHORT)).attempt == 1
+
+
+def test_a_job_that_ends_while_redis_is_away_for_a_minute_has_lost_nothing(tmp_path: Path) -> None:
+    """Its run is over long before anybody can be told; it waits, and so does the job behind it."""
+    with (
+        restartable_redis(tmp_path, lease_seconds=LEASE_SECONDS, keep_alive_seconds=1.0) as (configuration, restart),
+        worker(configuration) as running,
+        api(configuration) as served,
+        client(served.address) as caller,
+    ):
+        lab = Lab(configuration)
+        job, behind = lab.submit(**LONG), lab.submit(**SHORT)
+        with watch(served.address, job.id) as watcher:
+            reached(lab.records, job, 20)
+            computing = job_process(running.pid)
+
+            def a_minute() -> None:
+                since = time.monotonic()
+                told_to_come_back(caller)
+                wait_for(lambda: list(lab.folder(job).glob("factors-*")), what="the run to end")
+                wait_for(lambda: time.monotonic() - since > MINUTE, 2 * MINUTE, "a minute")
+                told_to_come_back(caller)
+                assert computing.is_running()
+
+            restart(a_minute)
+            assert wait_for(lambda: caller.get("/v1/jobs").status_code == 200, what="the API to recover")
+            assert lab.as_if_nothing_happened(job).attempt == 1
+            assert is_gapless(watcher.until_end())
+        assert lab.as_if_nothing_happened(behind).attempt == 1

@@ -1,6 +1,7 @@
 """SIGTERM, as in a deploy or a reboot: everything ends within half a minute and nothing is lost."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 from tests.app.api import client
@@ -9,9 +10,17 @@ from tests.stack import embedded_redis, server, wait_for, worker
 from tests.worker.lab import job_process, put, random_tensor, reached, request
 from tests.worker.launched import configuration_of
 from tests.worker.running import LONG, Lab
+from worker.contract import Job
 from worker.wake import wake
 
 STOPPED_SECONDS = 30
+# Thousands of iterations in either phase.
+ACCELERATED = {
+    "rank": 8,
+    "method": "hals",
+    "accelerate": "compress",
+    "stop": {"criterion": "relative_objective", "tolerance": 1e-7, "max_iterations": 10**5},
+}
 
 
 def test_a_stopping_worker_finishes_its_sweep_and_hands_its_job_back(tmp_path: Path) -> None:
@@ -28,6 +37,30 @@ def test_a_stopping_worker_finishes_its_sweep_and_hands_its_job_back(tmp_path: P
         assert lab.records.live_workers() == 0
         with worker(configuration):
             assert lab.as_if_nothing_happened(job).attempt == 1
+
+
+def test_an_accelerated_run_resumes_in_either_phase(lab: Lab) -> None:
+    """Stopped in its compressed phase, then in its exact one; each time the checkpoint is of that phase."""
+    job = lab.submit(**ACCELERATED)
+    for phase in ("compressed", "exact"):
+        with worker(lab.configuration) as running:
+            wait_for(partial(is_in, lab, job, phase), what=f"the {phase} phase")
+            running.terminate()
+            assert running.wait(STOPPED_SECONDS) == 0
+        name = max(lab.folder(job).glob("checkpoint-*.npz"), key=lambda path: path.stat().st_mtime_ns).name
+        saved = lab.store.job(job.id).load_checkpoint(name)
+        assert saved is not None
+        assert saved.phase == phase
+        assert lab.now(job).state == "queued"
+    with worker(lab.configuration):
+        assert lab.as_if_nothing_happened(job).attempt == 1
+    phases = [row.phase for row in lab.records.history("local", job.id)]
+    assert 0 < phases.index("exact") < len(phases) - 1
+
+
+def is_in(lab: Lab, job: Job, phase: str) -> bool:
+    progress = lab.now(job).progress
+    return progress is not None and progress.phase == phase
 
 
 def test_a_sweep_that_takes_longer_than_the_grace_is_left_and_costs_no_attempt(tmp_path: Path) -> None:

@@ -80,5 +80,5 @@ def is_gapless(seen: Sequence[Sent]) -> bool:
     return (
         all(before < after for before, after in itertools.pairwise(places))
         and iterations == list(range(1, len(iterations) + 1))
-        and [sent.kind for sent in seen].index("end") == len(seen) - 1
+        and [place for place, sent in enumerate(seen) if sent.kind == "end"] == [len(seen) - 1]
     )

@@ -5,11 +5,12 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
 
-from solvers import METHODS, InvalidInput, Settings, State, solve, sweeps, synthetic
+from solvers import METHODS, Earlier, InvalidInput, Settings, State, solve, sweeps, synthetic
 from solvers.objective import measure
 from solvers.result import Result
 from tests.solvers.problems import planted, start
@@ -155,6 +156,29 @@ def test_a_finished_run_goes_on_under_new_limits_and_ends_as_if_never_stopped():
     *_, straight = sweeps(X, settings(9))
     assert extended.history.objective == straight.history.objective
     assert list(sweeps(X, settings(5), resume=short)) == []
+
+
+@pytest.mark.parametrize("accelerate", ["none", "compress"])
+@pytest.mark.parametrize("saved_at", [0, 3])
+def test_time_that_was_lost_counts_but_ends_nothing_that_is_repeated(accelerate, saved_at):
+    """It had come to iteration 6 within its limit; what is repeated takes it over the limit: one more sweep, then."""
+    stop = {"tolerance": 0.0, "max_iterations": 20, "max_seconds": 1e4}
+    settings = Settings(rank=2, method="hals", accelerate=accelerate, stop=stop)
+    X = synthetic.planted((20, 20, 20), 2).tensor
+    straight = list(islice(sweeps(X, settings), 9))
+    resume = State.from_bytes(straight[saved_at - 1].to_bytes()) if saved_at else None
+    *_, last = sweeps(X, settings, resume=resume, earlier=Earlier(6, 1e4))
+    assert (last.iteration, last.stop_reason) == (7, "max_seconds")
+    assert last.seconds > 1e4
+    assert last.history.objective[:6] == straight[5].history.objective
+    assert all(np.array_equal(A, B) for A, B in zip(last.factors, straight[6].factors, strict=True))
+
+
+def test_a_run_whose_clock_has_not_run_out_goes_on_after_lost_work():
+    settings = Settings(rank=3, method="hals", stop={"tolerance": 0.0, "max_iterations": 8, "max_seconds": 1e4})
+    *_, last = sweeps(X, settings, resume=next(sweeps(X, settings)), earlier=Earlier(4, 5e3))
+    assert (last.iteration, last.stop_reason) == (8, "max_iterations")
+    assert 5e3 < last.seconds < 5.1e3
 
 
 def test_a_state_is_resumed_only_where_it_belongs():

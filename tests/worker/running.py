@@ -76,4 +76,6 @@ class Lab:
         rows = self.records.history("local", done.id)
         assert tuple(row.objective for row in rows) == expected.history.objective
         assert tuple(row.relative_error for row in rows) == expected.history.relative_error
+        compressed = max(0, expected.compressed_iterations - 1)  # the last of them is exact
+        assert [row.phase == "compressed" for row in rows] == [row.iteration <= compressed for row in rows]
         return done

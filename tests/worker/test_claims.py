@@ -234,3 +234,28 @@ def test_a_reaper_repeats_a_lost_call_once_and_settles_ended_jobs(
     assert records.live_workers() == 1
     reaper.end()
     assert records.live_workers() == 0
+
+
+@pytest.mark.usefixtures("job")
+def test_the_next_claim_knows_what_the_last_one_has_spent(records: Records) -> None:
+    """By its last sign of life, or by what it published, whichever is more."""
+    first = claimed(records)
+    assert first.spent_seconds == 0
+    records.renew(first, 7.5)
+    records.renew(first, 7.0)
+    records.crashed(first, "killed")
+    second = claimed(records)
+    assert second.spent_seconds == 7.5
+    records.publish(second, [row(900)])
+    records.crashed(second, "killed")
+    assert claimed(records).spent_seconds == row(900).seconds
+
+
+def test_a_claim_can_be_looked_at_without_renewing_it(records: Records, hasty: Records, job: Job) -> None:
+    claim = hasty.claim("worker")
+    assert claim is not None
+    assert records.standing(claim) == "kept"
+    records.cancel("local", job.id)
+    assert records.standing(claim) == "cancel"
+    wait_for(hasty.reap, what="the lease to run out")
+    assert records.standing(claim) == "lost"

@@ -1,6 +1,7 @@
 """Files are whole or absent, private, and stored once."""
 
 import hashlib
+import io
 import os
 import resource
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from solvers import Settings, State, Stop, sweeps
 from tests.worker.lab import npy, put, random_tensor, row, same_bits
 from worker.contract import Event
 from worker.errors import BadTensor, NotFound, NotYet, StoreFull
+from worker.factor_files import FactorsFile, write_factors
 from worker.outcome import result_of
 from worker.records import Records
 from worker.store import Store
@@ -172,10 +174,14 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before(store: Store) -> Non
     assert found.to_bytes() == first.to_bytes()
 
 
+def found(store: Store, name: str) -> FactorsFile:
+    return store.job("j").with_factors(name, lambda file: file)
+
+
 def test_factors_are_those_of_the_last_checkpoint_and_in_the_end_the_final_ones(store: Store) -> None:
     folder, (first, second, last) = store.job("j"), states(3)
     with pytest.raises(NotYet):
-        store.factors_file("j", "factors.npz")
+        found(store, "factors.npz")
     for state in (first, second):
         folder.save_checkpoint(1, state)
         assert same_bits(folder.factors(), list(state.factors))
@@ -188,21 +194,21 @@ def test_every_download_holds_the_same_factors_and_its_digest_is_known(store: St
     result = result_of(last)
     store.job("j").save_factors(1, last, result)
     for name in ("factors.npz", "factors.mat", "A1.npy", "A2.npy", "A3.npy"):
-        file = store.factors_file("j", name)
+        file = found(store, name)
         content = file.path.read_bytes()
         assert (file.sha256, file.nbytes) == (hashlib.sha256(content).hexdigest(), len(content))
-    with np.load(store.factors_file("j", "factors.npz").path) as arrays:
+    with np.load(found(store, "factors.npz").path) as arrays:
         assert same_bits([arrays[f"A{mode}"] for mode in (1, 2, 3)], list(last.factors))
-    single = [np.load(store.factors_file("j", f"A{mode}.npy").path) for mode in (1, 2, 3)]
+    single = [np.load(found(store, f"A{mode}.npy").path) for mode in (1, 2, 3)]
     assert same_bits(single, list(last.factors))
-    matlab = scipy.io.loadmat(str(store.factors_file("j", "factors.mat").path))
+    matlab = scipy.io.loadmat(str(found(store, "factors.mat").path))
     assert all(np.array_equal(matlab[f"A{mode}"], A) for mode, A in enumerate(last.factors, start=1))
     assert matlab["relative_error"].item() == result.relative_error
     assert matlab["iterations"].item() == 3
     assert matlab["weights"].ravel().tolist() == list(result.weights)
     assert matlab["stop_reason"].item() == "max_iterations"
     with pytest.raises(NotFound):
-        store.factors_file("j", "A4.npy")
+        found(store, "A4.npy")
 
 
 def test_a_later_attempt_counts_for_the_final_factors(store: Store) -> None:
@@ -221,7 +227,8 @@ def test_a_start_from_another_job_stays_the_same_however_far_that_job_gets(store
 
 
 def test_history_and_changes_come_back_exactly(store: Store) -> None:
-    rows, change = [row(1), row(2), row(3)], Event(id="0-1", kind="state", payload="{}")
+    compressed = row(1).model_copy(update={"phase": "compressed"})
+    rows, change = [compressed, row(2), row(3)], Event(id="0-1", kind="state", payload="{}")
     store.job("j").save_history(rows, [change])
     assert store.job("j").history() == rows
     assert store.job("j").history(after=1, count=1) == rows[1:2]
@@ -239,6 +246,53 @@ def test_an_ended_job_keeps_its_factors_and_nothing_that_only_a_run_needs(store:
     folder.save_factors(2, last, result_of(last))
     folder.tidy()
     assert [path.name for path in (store.root / "jobs" / "j").iterdir()] == ["factors-2"]
+
+
+def test_factors_that_vanish_under_a_reader_are_looked_for_again(store: Store) -> None:
+    """As when the worker replaces the checkpoint between finding its files and opening them."""
+    folder, (first, second) = store.job("j"), states(2)
+    names = [folder.save_checkpoint(1, first)]
+
+    def read(file: FactorsFile) -> bytes:
+        if len(names) == 1:
+            names.append(folder.save_checkpoint(1, second))
+            folder.drop_checkpoints(keep=names[1])
+        return file.path.read_bytes()
+
+    seen = folder.with_factors("A1.npy", read)
+    assert np.array_equal(np.load(io.BytesIO(seen)), second.factors[0])
+
+
+def test_a_reader_that_comes_late_leaves_nothing_in_a_job_that_has_ended(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run ends, and is tidied, while a reader still unpacks the last checkpoint."""
+    folder, (first, last) = store.job("j"), states(2)
+    folder.save_checkpoint(1, first)
+
+    def slowly(path: Path, state: State) -> None:
+        write_factors(path.with_name("factors-1"), last, result_of(last))
+        folder.tidy()
+        write_factors(path, state)
+
+    monkeypatch.setattr("worker.results.write_factors", slowly)
+    assert same_bits(folder.factors(), list(last.factors))
+    assert [path.name for path in (store.root / "jobs" / "j").iterdir()] == ["factors-1"]
+
+
+def test_a_reader_does_not_bring_back_a_deleted_job(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = store.job("j")
+    folder.save_checkpoint(1, states(1)[0])
+
+    def late(path: Path, state: State) -> None:
+        store.remove_job("j")
+        write_factors(path, state)
+
+    monkeypatch.setattr("worker.results.write_factors", late)
+    with pytest.raises(NotYet):
+        folder.factors()
+    assert files_in(store) == []
+    assert not (store.root / "jobs" / "j").exists()
 
 
 def test_removing_a_job_twice_is_fine(store: Store) -> None:

@@ -14,6 +14,23 @@ local function field(id, name) return redis.call('HGET', key('job', id), name) e
 local function number(id, name) return tonumber(field(id, name) or 0) end
 local function set(id, ...) redis.call('HSET', key('job', id), ...) end
 
+-- What an owner has taken: bytes, ended jobs by state, computing seconds.
+local function count(owner, name, amount) redis.call('HINCRBY', key('usage', owner), name, amount) end
+
+local function stored_bytes(owner)
+  local found = redis.call('HMGET', key('usage', owner), 'tensor_bytes', 'result_bytes')
+  return tonumber(found[1] or 0) + tonumber(found[2] or 0)
+end
+
+local function live_jobs(owner)
+  return redis.call('ZCARD', key('queue', owner)) + redis.call('SCARD', key('running', owner))
+end
+
+local function computed_seconds(id)
+  local progress = field(id, 'progress')
+  return progress and cjson.decode(progress).seconds or 0
+end
+
 -- Only the holder of the newest claim may write, and only while the job runs.
 local function holds(id, fence) return field(id, 'fence') == fence and field(id, 'state') == 'running' end
 
@@ -78,6 +95,8 @@ local function finish(id, state, result, failure)
   if result ~= '' then set(id, 'result', result) end
   if failure ~= '' then set(id, 'error', failure) end
   set(id, 'finished_at', now())
+  count(field(id, 'owner'), state, 1)
+  redis.call('HINCRBYFLOAT', key('usage', field(id, 'owner')), 'seconds', computed_seconds(id))
   enter(id, state)
   announce(id, 'end', '')
   redis.call('SADD', UNSETTLED, id)

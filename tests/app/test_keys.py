@@ -1,0 +1,207 @@
+"""Who may call the server: open on loopback until there is a key, then only with one."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.command import main
+from app.hosts import is_known, listed
+from tests.app.api import Api, api, planted, refused, submit, upload
+from tests.app.holders import holder, new_holder
+from tests.stack import ROOT, embedded_redis, end_tree, server, wait_for
+from worker.configuration import Configuration
+from worker.key_files import KeyFiles
+
+
+@pytest.fixture(scope="module")
+def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Configuration]:
+    folder = tmp_path_factory.mktemp("keys")
+    with embedded_redis(folder, min_free_bytes=1, allowed_hosts="lab.example, Other.Example") as made:
+        yield made
+
+
+@pytest.fixture
+def fresh(shared_redis: Configuration, tmp_path: Path) -> Configuration:
+    """For a server without a worker and without keys."""
+    return shared_redis.model_copy(update={"data": tmp_path / "data"})
+
+
+@pytest.fixture
+def fresh_api(fresh: Configuration) -> Iterator[Api]:
+    with api(fresh, keys=True) as running:
+        yield running
+
+
+def ncp(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "app.command", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_command_makes_a_key_beside_a_running_server_and_takes_it_back(tmp_path: Path) -> None:
+    with server(tmp_path, min_free_bytes=1) as running, holder(running.address, None) as nobody:
+        job = submit(nobody, upload(nobody, planted(3, 3))["id"])["id"]
+        made = ncp("keys", "create", "local", "--data", running.data)
+        assert made.returncode == 0, made.stderr
+        assert re.fullmatch(r"ncp_[A-Za-z0-9_-]{43}\n", made.stdout)
+        refused(nobody.get("/v1/jobs"), 401, "no-key")
+        with holder(running.address, made.stdout.strip()) as local:
+            assert local.get(f"/v1/jobs/{job}").status_code == 200  # the name is the owner: what was there is found
+            told = ncp("keys", "list", "--data", running.data)
+            assert re.search(r"^local +\d{4}-\d\d-\d\d \d\d:\d\d +\d{4}-", told.stdout, re.MULTILINE)
+            assert made.stdout.strip() not in told.stdout
+            gone = ncp("keys", "revoke", "local", "--data", running.data)
+            assert (gone.returncode, "last key" in gone.stderr) == (0, True)
+            refused(local.get("/v1/jobs"), 401, "unknown-key")
+        refused(nobody.get("/v1/jobs"), 401, "no-key")  # it does not become open again
+        assert made.stdout.strip() not in running.log.read_text()
+
+
+def test_an_address_that_others_reach_is_served_once_there_is_a_key(tmp_path: Path) -> None:
+    with embedded_redis(tmp_path / "data") as configuration, (tmp_path / "log").open("wb") as log:
+        wanted = configuration.model_copy(update={"host": "0.0.0.0", "port": 0})
+        refusal = ncp("api", "--host", "0.0.0.0", "--data", wanted.data, "--redis-url", str(wanted.redis_url))
+        assert refusal.returncode == 2
+        assert refusal.stderr.count("\n") == 1
+        assert "ncp keys create" in refusal.stderr
+        secret = ncp("keys", "create", "ann", "--data", wanted.data).stdout.strip()
+        command = [sys.executable, "-m", "app.command", "api"]
+        process = subprocess.Popen(command, cwd=ROOT, env=wanted.environment(), stderr=log, start_new_session=True)
+        try:
+            found = wait_for(lambda: re.search(r"port (\d+)", (tmp_path / "log").read_text()), 30, "it")
+            address = f"http://127.0.0.1:{found[1]}"
+            with holder(address, secret) as ann, holder(address, None) as nobody:
+                assert wait_for(lambda: _answers(ann), 30, "an answer") == 200
+                refused(nobody.get("/v1/jobs"), 401)
+                (wanted.data / "keys").rename(wanted.data / "gone")
+                refused(nobody.get("/v1/jobs"), 401)  # never open on such an address, whatever happens to the keys
+        finally:
+            end_tree(process)
+
+
+def _answers(caller: httpx.Client) -> int:
+    try:
+        return caller.get("/v1/jobs").status_code
+    except httpx.TransportError:
+        return 0
+
+
+def test_a_new_key_works_at_once_and_a_revoked_one_is_refused_at_once(fresh: Configuration, fresh_api: Api) -> None:
+    with new_holder(fresh, fresh_api.address, "ann") as ann:
+        job = submit(ann, upload(ann, planted(3, 3))["id"])["id"]
+        with ann.stream("GET", f"/v1/jobs/{job}/events") as stream:
+            next(stream.iter_lines())
+            KeyFiles(fresh.data).revoke("ann")
+            refused(ann.get(f"/v1/jobs/{job}"), 401, "unknown-key")
+        refused(ann.get(f"/v1/jobs/{job}/events"), 401, "unknown-key")
+
+
+@pytest.mark.parametrize(
+    ("sent", "word"),
+    [
+        ({}, "no-key"),
+        ({"Authorization": "Basic YTpi"}, "no-key"),
+        ({"Authorization": "Bearer"}, "unknown-key"),
+        ({"Authorization": "Bearer ncp_" + "a" * 43}, "unknown-key"),
+        ({"Authorization": "Bearer ../keys"}, "unknown-key"),
+        ({"Authorization": b"Bearer \xff\xfe"}, "unknown-key"),
+    ],
+)
+def test_whoever_has_no_key_is_told_how_to_send_one(
+    fresh: Configuration, fresh_api: Api, sent: dict[str, str], word: str
+) -> None:
+    with new_holder(fresh, fresh_api.address, "ann"), holder(fresh_api.address, None) as nobody:
+        for method, path in (("GET", "/v1/jobs"), ("POST", "/v1/tensors"), ("PUT", "/v1/nothing"), ("GET", "/v1")):
+            answer = nobody.request(method, path, headers=sent)
+            problem = refused(answer, 401, word)
+            assert "ncp keys create" in problem["remedy"]
+            assert answer.headers["www-authenticate"].startswith("Bearer ")
+            assert ('error="invalid_token"' in answer.headers["www-authenticate"]) == (word == "unknown-key")
+
+
+def test_the_scheme_may_be_written_in_any_case(fresh: Configuration, fresh_api: Api) -> None:
+    secret = KeyFiles(fresh.data).create("ann")
+    with holder(fresh_api.address, None) as caller:
+        for scheme in ("bearer", "BEARER", "Bearer "):
+            answer = caller.get("/v1/jobs", headers={"Authorization": f"{scheme} {secret}"})
+            assert answer.status_code == 200
+
+
+def test_health_and_documentation_need_no_key(fresh: Configuration, fresh_api: Api) -> None:
+    with new_holder(fresh, fresh_api.address, "ann"), holder(fresh_api.address, None) as nobody:
+        for path in ("/healthz", "/docs", "/openapi.json", "/"):
+            assert nobody.get(path, headers={"Host": "probe.example"}).status_code == 200
+        assert nobody.get("/readyz").status_code in (200, 503)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1:9", "[::1]:80", "LOCALHOST:1", "lab.example", "other.example:9"]
+)
+def test_an_open_server_answers_to_its_own_names(fresh_api: Api, host: str) -> None:
+    with holder(fresh_api.address, None) as nobody:
+        assert nobody.get("/v1/jobs", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1", "x"])
+def test_an_open_server_refuses_a_name_that_is_not_its_own(fresh_api: Api, host: str) -> None:
+    """A page of the internet may point its own name to this machine."""
+    with holder(fresh_api.address, None) as nobody:
+        problem = refused(nobody.get("/v1/jobs", headers={"Host": host}), 421, "unknown-host")
+        assert "NCP_ALLOWED_HOSTS" in problem["remedy"]
+
+
+def test_an_empty_host_is_no_name() -> None:
+    assert not is_known("", listed(None))
+    assert not is_known("", listed(" , "))
+
+
+def test_with_keys_the_name_does_not_matter(fresh: Configuration, fresh_api: Api) -> None:
+    with new_holder(fresh, fresh_api.address, "ann") as ann:
+        assert ann.get("/v1/jobs", headers={"Host": "lab.of.somebody"}).status_code == 200
+
+
+def test_a_key_of_an_owner_with_limits_is_listed_with_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = ["--data", str(tmp_path)]
+    assert main(["keys", "create", "ann", "--admin", "--rank", "50", "--live-jobs", "none", *data]) == 0
+    assert main(["keys", "limit", "ann", "--rank", "default", "--job-seconds", "60", *data]) == 0
+    capsys.readouterr()
+    assert main(["keys", "list", *data]) == 0
+    header, line = capsys.readouterr().out.splitlines()
+    assert header.split()[:2] == ["NAME", "ADMIN"]
+    assert line.split()[:2] == ["ann", "yes"]
+    assert line.split()[4:] == ["never", "live_jobs=none", "job_seconds=60.0"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["create", "a b"], "name"),
+        (["create", "ann"], "revoke it first"),
+        (["create", "bob", "--rank", "many"], "rank"),
+        (["create", "bob", "--live-jobs", "0"], "live_jobs"),
+        (["limit", "bob", "--rank", "3"], "no key bob"),
+        (["revoke", "bob"], "no key bob"),
+    ],
+)
+def test_a_wrong_command_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
+) -> None:
+    KeyFiles(tmp_path).create("ann")
+    assert main(["keys", *arguments, "--data", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert word in told
+    assert [key.name for key in KeyFiles(tmp_path).all()] == ["ann"]
+
+
+def test_the_document_tells_of_keys(fresh_api: Api) -> None:
+    document = fresh_api.app.openapi()
+    assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            assert ({"401", "421", "429"} <= operation["responses"].keys()) == path.startswith("/v1/")
+            assert ("security" in operation) == path.startswith("/v1/")
