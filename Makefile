@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 MINUTES ?= 5
 
-.PHONY: serve test lint bench faults chaos clean
+.PHONY: serve test lint bench bench-service faults fuzz chaos clean
 
 serve: $(VENV)/server
 	$(BIN)/ncp serve
@@ -22,6 +22,12 @@ lint: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks
+
+bench-service: $(VENV)/installed
+	$(BIN)/python -m benchmarks.service
+
+fuzz: $(VENV)/installed
+	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED))
 
 faults: $(VENV)/installed
 	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/faults

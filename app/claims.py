@@ -35,7 +35,7 @@ def take_port(host: str, port: int) -> socket.socket:
     return listener
 
 
-def take_folder(path: Path) -> BinaryIO:
+def take_folder(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> BinaryIO:
     """The data folder, ours alone while the file is open, here or in a child: two servers would spoil its files.
 
     A server that was just killed has it for another moment, until its last child is gone.
@@ -45,7 +45,7 @@ def take_folder(path: Path) -> BinaryIO:
     except OSError as error:
         raise Taken(f"the data folder {path} cannot be used ({error.strerror}); choose another with --data") from error
     lock = os.fdopen(descriptor, "rb")
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + patience_seconds
     while not _locked(lock):
         if time.monotonic() > deadline:
             lock.close()

@@ -1,5 +1,5 @@
 """The `ncp` command: `ncp serve` runs everything on this machine, `ncp api` and `ncp worker` one part of it, `ncp keys`
-says who may call it."""
+says who may call it, `ncp gc` tidies up."""
 
 import argparse
 import sys
@@ -16,11 +16,13 @@ VERBS = {
     "serve": "start Redis, the worker and the API on this machine, and stop them together",
     "api": "start the HTTP part alone; needs NCP_REDIS_URL",
     "worker": "start a worker alone; needs NCP_REDIS_URL and the same files as the API",
+    "gc": "remove jobs and tensors whose time has come, and what dead attempts left; beside a server or without one",
 }
 OPTIONS = {
     "serve": ("host", "port", "data", "redis_url", "workers", "log_level"),
     "api": ("host", "port", "data", "redis_url", "log_level"),
     "worker": ("data", "redis_url", "workers", "log_level"),
+    "gc": ("data", "redis_url", "keep_jobs_days", "keep_tensors_days"),
 }
 REFUSED = 2
 
@@ -30,12 +32,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = vars(_parser().parse_args(arguments))
     if chosen["verb"] == key_verbs.VERB:
         return key_verbs.run(chosen)
-    verb, fd = chosen.pop("verb"), chosen.pop("fd", None)
+    verb, fd, dry_run = chosen.pop("verb"), chosen.pop("fd", None), chosen.pop("dry_run", False)
     given = {name: value for name, value in chosen.items() if value is not None}
     try:
         configuration = Configuration(**given)
     except ValidationError as error:
         return _refuse("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
+    if verb == "gc":
+        from app.collect import collect
+
+        return collect(configuration, dry_run)
     return _start(verb, configuration, fd)
 
 
@@ -75,6 +81,8 @@ def _parser() -> argparse.ArgumentParser:
             _add_option(part, name)
         if verb == "api":
             part.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # the launcher's socket, already listening
+        if verb == "gc":
+            part.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     key_verbs.add_to(verbs)
     return parser
 

@@ -16,6 +16,7 @@ from app.gate import Gate
 from app.live import Live
 from app.refusals import describe
 from app.request_id import RequestId
+from app.sub_path import SubPath
 from worker.configuration import Configuration
 from worker.link import connect
 from worker.records import Records
@@ -58,6 +59,8 @@ def create_app(configuration: Configuration, identify: Identify | None = None) -
     problems.install(app)
     app.add_middleware(BodyLimit)
     app.add_middleware(Gate, identify=identify or Doorkeeper(configuration))
+    if configuration.root_path:
+        app.add_middleware(SubPath, path=configuration.root_path)
     app.add_middleware(RequestId)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]
     return app

@@ -60,6 +60,7 @@ def run_worker(configuration: Configuration) -> int:
     from worker.reaper import Reaper
     from worker.stopping import Stopping
     from worker.tasks import register
+    from worker.tidier import Tidier
     from worker.warm import warm
 
     warm()
@@ -67,10 +68,11 @@ def run_worker(configuration: Configuration) -> int:
     celery = queue_of(configuration)
     stopping = Stopping()
     register(celery, configuration, stopping, name)
-    reaper = Reaper(configuration, name)
-    signals.worker_ready.connect(lambda **_: reaper.start(), weak=False)
+    beside = (Tidier(configuration, name), Reaper(configuration, name))
     signals.worker_shutting_down.connect(lambda **_: stopping.set(), weak=False)
-    signals.worker_shutdown.connect(lambda **_: reaper.end(), weak=False)
+    for thread in beside:
+        signals.worker_ready.connect(lambda thread=thread, **_: thread.start(), weak=False)
+        signals.worker_shutdown.connect(lambda thread=thread, **_: thread.end(), weak=False)
     logging.getLogger("ncp").setLevel(configuration.log_level.upper())
     celery.worker_main(_arguments(configuration, name))
     return 0
