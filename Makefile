@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 MINUTES ?= 5
 
-.PHONY: serve test lint bench faults chaos clean
+.PHONY: serve test lint bench bench-service faults fuzz chaos clean
 
 serve: $(VENV)/server
 	$(BIN)/ncp serve
@@ -12,6 +12,7 @@ serve: $(VENV)/server
 test: lint
 	$(BIN)/pytest --numprocesses 2 tests/solvers tests/test_readme.py
 	$(BIN)/pytest tests/worker tests/app
+	$(MAKE) faults
 
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
@@ -22,8 +23,14 @@ lint: $(VENV)/installed
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks
 
+bench-service: $(VENV)/installed
+	$(BIN)/python -m benchmarks.service
+
+fuzz: $(VENV)/installed
+	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED))
+
 faults: $(VENV)/installed
-	$(BIN)/pytest tests/faults
+	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/faults
 
 chaos: $(VENV)/installed
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

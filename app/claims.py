@@ -44,7 +44,7 @@ def take_port(host: str, port: int) -> socket.socket:
     return listener
 
 
-def take_folder(path: Path) -> BinaryIO:
+def take_folder(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> BinaryIO:
     """The data folder, ours alone while the file is open, here or in a child: two servers would spoil its files.
 
     A server that was just killed has it for another moment, until its last child is gone.
@@ -56,7 +56,7 @@ def take_folder(path: Path) -> BinaryIO:
             f"the data folder {path} cannot be used ({error.strerror}); choose another with --data or NCP_DATA"
         ) from error
     lock = os.fdopen(descriptor, "rb")
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + patience_seconds
     while not _locked(lock):
         if time.monotonic() > deadline:
             lock.close()

@@ -1,5 +1,5 @@
 """The `ncp` command: `ncp serve` runs everything on this machine, `ncp api` and `ncp worker` one part of it, `ncp keys`
-says who may call it, `ncp status` how it is."""
+says who may call it, `ncp status` how it is, `ncp gc` tidies up."""
 
 import argparse
 import os
@@ -19,12 +19,14 @@ VERBS = {
     "api": "start the HTTP part alone; needs NCP_REDIS_URL",
     "worker": "start a worker alone; needs NCP_REDIS_URL and the same files as the API",
     "status": "tell queue, running jobs, workers and disk of the server on a data folder",
+    "gc": "remove jobs and tensors whose time has come, and what dead attempts left; beside a server or without one",
 }
 OPTIONS = {
     "serve": ("host", "port", "data", "redis_url", "workers", "log_level", "log_format"),
     "api": ("host", "port", "data", "redis_url", "log_level", "log_format"),
     "worker": ("data", "redis_url", "workers", "log_level", "log_format"),
     "status": ("data", "redis_url", "host", "port"),
+    "gc": ("data", "redis_url", "keep_jobs_days", "keep_tensors_days"),
 }
 REFUSED = 2
 
@@ -32,20 +34,24 @@ REFUSED = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Options win over NCP_ variables; a wrong one is one clear line and exit code 2."""
     chosen = vars(_parser().parse_args(arguments))
+    os.umask(0o077)  # what this process and its children write, Redis among them, is for this account alone
     if chosen["verb"] == key_verbs.VERB:
         return key_verbs.run(chosen)
-    verb, fd = chosen.pop("verb"), chosen.pop("fd", None)
+    verb, fd, dry_run = chosen.pop("verb"), chosen.pop("fd", None), chosen.pop("dry_run", False)
     given = {name: value for name, value in chosen.items() if value is not None}
     try:
         configuration = Configuration(**given)
     except ValidationError as error:
         return _refuse("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
+    if verb == "gc":
+        from app.collect import collect
+
+        return collect(configuration, dry_run)
     return _start(verb, configuration, fd)
 
 
 def _start(verb: str, configuration: Configuration, fd: int | None) -> int:
     """Each part is imported only when it is asked for: a worker loads no web server."""
-    os.umask(0o077)  # what this process and its children write, Redis among them, is for this account alone
     if verb == "status":
         from app.status import status
 
@@ -93,6 +99,8 @@ def _parser() -> argparse.ArgumentParser:
             _add_option(part, name)
         if verb == "api":
             part.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # the launcher's socket, already listening
+        if verb == "gc":
+            part.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     key_verbs.add_to(verbs)
     return parser
 

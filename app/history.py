@@ -3,7 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from starlette.responses import JSONResponse, Response
@@ -14,10 +14,11 @@ from worker.contract import Progress
 
 After = Annotated[int, Query(ge=0, le=10**18, description="only iterations after this one: the last you have seen")]
 Format = Annotated[Literal["json", "csv"], Query(description="json: a list of objects; csv: one line per iteration")]
+CSV: dict[str, Any] = {"content": {"text/csv": {"schema": {"type": "string"}}}}
 router = APIRouter(prefix="/v1/jobs/{job_id}/history", tags=["jobs"])
 
 
-@router.get("", response_model=list[Progress], responses=refusals(404))
+@router.get("", response_model=list[Progress], responses={200: CSV, **refusals(404)})
 def get_history(job_id: str, owner: Owner, records: Records, after: After = 0, format: Format = "json") -> Response:
     """The same numbers as the event stream, in order, each iteration once."""
     rows = records.history(owner, job_id, after)

@@ -20,6 +20,7 @@ from app.refusals import describe
 from app.request_id import RequestId
 from app.same_site import SameSite
 from app.security import SecurityHeaders, cross_origin
+from app.sub_path import SubPath
 from worker.configuration import Configuration
 from worker.link import connect
 from worker.overview import Overview
@@ -68,6 +69,8 @@ def create_app(configuration: Configuration, identify: Identify | None = None) -
     problems.install(app)
     app.add_middleware(BodyLimit)
     app.add_middleware(Gate, identify=app.state.identify)
+    if configuration.root_path:
+        app.add_middleware(SubPath, path=configuration.root_path)
     app.add_middleware(SameSite, origins=configuration.allowed_origins)
     if configuration.allowed_origins:
         app.add_middleware(cross_origin, origins=configuration.allowed_origins)

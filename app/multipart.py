@@ -44,7 +44,11 @@ class FormFile:
             "on_part_end": self._on_part_end,
             "on_end": self._on_end,
         }
-        return MultipartParser(options[b"boundary"], callbacks)  # type: ignore[arg-type]
+        try:
+            return MultipartParser(options[b"boundary"], callbacks)  # type: ignore[arg-type]
+        except FormParserError as error:
+            remedy = "let the HTTP library write this header"
+            raise BadTensor("Content-Type", f"names a boundary that cannot be used: {error}", remedy) from error
 
     def _feed(self, chunk: bytes) -> None:
         try:

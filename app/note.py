@@ -1,29 +1,20 @@
-"""A note that a running `ncp serve` leaves in its data folder: where it can be reached from this machine."""
+"""A note that a running `ncp serve` leaves in its data folder: the API's address from this machine."""
 
 from pathlib import Path
 
-from pydantic import BaseModel, ValidationError
-
 from worker.files import write_whole
 
-NAME = "server.json"
+NAME = "address"
 
 
-class Note(BaseModel):
-    address: str
-    redis_url: str | None = None
+def write_note(folder: Path, address: str) -> None:
+    write_whole(folder / NAME, address.encode())
 
 
-def write_note(folder: Path, note: Note) -> None:
-    write_whole(folder / NAME, note.model_dump_json().encode())
-
-
-def read_note(folder: Path) -> Note | None:
+def read_note(folder: Path) -> str | None:
     """None where no server runs. After an unclean end it may tell of one that is gone."""
-    try:
-        return Note.model_validate_json((folder / NAME).read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValidationError):
-        return None
+    note = folder / NAME
+    return note.read_text() if note.is_file() else None
 
 
 def remove_note(folder: Path) -> None:

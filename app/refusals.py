@@ -50,6 +50,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
         problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas.update(problem.pop("$defs"))
         schemas["Problem"] = problem
+        document["servers"] = [{"url": app.state.configuration.root_path or "/"}]
         document["components"]["securitySchemes"] = {"key": KEY}
         for path in filter(is_guarded, document["paths"]):
             for operation in document["paths"][path].values():

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 
 from app.claims import Taken, take_folder, take_port
-from app.note import Note, remove_note, write_note
+from app.note import remove_note, write_note
 from app.parts import Part
 from worker.configuration import Configuration
 from worker.embedded_redis import NoServer, discard_socket, socket_path, start_redis, url_of
@@ -102,18 +102,13 @@ class Launcher:
                 print(f"ncp: the {dead} does not start, see its messages above", file=sys.stderr)
                 return False
             if self._api_answers() and self._worker_is_live():
-                self._leave_note()
+                write_note(self._configuration.data, self._address)
                 print(f"ncp is ready at {self._address}", flush=True)
                 return True
             self._stop.wait(LOOK_SECONDS)
         if not self._stop.is_set():
             print(f"ncp: the server is not ready after {READY_SECONDS:.0f} s, see its messages above", file=sys.stderr)
         return self._stop.is_set()
-
-    def _leave_note(self) -> None:
-        """Redis's address only if it is a socket of our own: another's may contain a password."""
-        redis_url = None if self._socket is None else url_of(self._socket)
-        write_note(self._configuration.data, Note(address=self._address, redis_url=redis_url))
 
     def _watch(self) -> int:
         while not self._stop.wait(LOOK_SECONDS):

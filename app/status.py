@@ -7,9 +7,10 @@ import sys
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
-from app.note import Note, read_note
+from app.note import read_note
 from worker.configuration import Configuration
 from worker.contract import Job
+from worker.embedded_redis import address_in
 from worker.errors import Unavailable
 from worker.link import connect
 from worker.overview import Overview
@@ -22,12 +23,12 @@ TITLES = ("job", "owner", "method", "iteration", "objective", "relative error", 
 
 def status(configuration: Configuration) -> int:
     """Everything on one screen; one clear line and exit code 1 where there is no server."""
-    note = read_note(configuration.data) or Note(address=f"http://{configuration.host}:{configuration.port}")
-    reached = configuration.model_copy(update={"redis_url": configuration.redis_url or note.redis_url})
+    address = read_note(configuration.data) or f"http://{configuration.host}:{configuration.port}"
     try:
+        reached = _with_redis(configuration)
         with connect(reached) as connection:
-            lines = _told(Overview(connection, reached), reached, note.address)
-    except Unavailable:
+            lines = _told(Overview(connection, reached), reached, address)
+    except (Unavailable, FileNotFoundError, NotADirectoryError):
         print(
             f"ncp: no server runs on the folder {configuration.data}; start one with ncp serve, "
             "or name its folder with --data, or its Redis with --redis-url",
@@ -36,6 +37,12 @@ def status(configuration: Configuration) -> int:
         return NO_SERVER
     print("\n".join(lines))
     return 0
+
+
+def _with_redis(configuration: Configuration) -> Configuration:
+    """The one that is configured, else the one that a server on this folder has started."""
+    found = configuration.redis_url or address_in(configuration.data / "redis")
+    return configuration.model_copy(update={"redis_url": found})
 
 
 def _told(overview: Overview, configuration: Configuration, address: str) -> list[str]:

@@ -27,6 +27,11 @@ class Configuration(BaseSettings):
 
     host: str = Field("127.0.0.1", description="address the API listens on")
     port: int = Field(8000, ge=0, le=65535, description="port the API listens on; 0 takes a free one")
+    root_path: str | None = Field(
+        None,
+        pattern=r"^(/[A-Za-z0-9._~-]+)*$",
+        description="path below which a proxy shows the server, such as /ncp; the proxy takes it away from requests",
+    )
     allowed_hosts: str | None = Field(
         None, description="further names, separated by commas, under which a server without keys may be called"
     )
@@ -66,6 +71,13 @@ class Configuration(BaseSettings):
         1000, ge=1, description="live events held per watching client; one that lags further reads the record"
     )
     keep_alive_seconds: float = Field(15, gt=0, description="time between keep-alive comments of an event stream")
+    keep_jobs_days: float | None = Field(
+        None, ge=0, description="finished jobs are removed after this time; left out, never"
+    )
+    keep_tensors_days: float | None = Field(
+        None, ge=0, description="tensors that nobody has used for this time are removed; left out, never"
+    )
+    tidy_seconds: float = Field(600, gt=0, description="time between two looks for what can be removed")
     min_free_bytes: int = Field(
         GIB // 4, ge=0, description="free disk below which uploads are refused and the server is not ready"
     )

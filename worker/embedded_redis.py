@@ -19,6 +19,8 @@ from worker.process import start
 # The kernel's limit for the path of a unix socket, its closing zero included.
 SOCKET_PATH_LIMIT = 107
 READY_SECONDS = 20.0
+# Beside its records; for commands that join a running server.
+ADDRESS = "address"
 # Characters that mean something in the address of a server.
 ODD = frozenset("#?%")
 
@@ -79,7 +81,13 @@ def start_redis(
     except OSError as error:
         raise NoServer(f"{binary} does not start: {error.strerror}") from error
     _wait_until_ready(process, url_of(socket))
+    (folder / ADDRESS).write_text(url_of(socket))
     return process
+
+
+def address_in(folder: Path) -> str:
+    """Of the server that runs on this folder: its socket may lie elsewhere."""
+    return (folder / ADDRESS).read_text()
 
 
 def url_of(socket: Path) -> str:

@@ -9,6 +9,9 @@ WORKERS = PREFIX + "workers"
 QUEUED = PREFIX + "queued"
 COUNTS = PREFIX + "counts"
 OWNERS = PREFIX + "owners"
+# Jobs and contents whose record was deleted, by time, until their files are gone for certain.
+DISCARDED = PREFIX + "discarded"
+TIDIED = PREFIX + "tidied"
 # What Celery keeps in the same Redis.
 BROKER = PREFIX + "broker:"
 
@@ -39,6 +42,11 @@ def stream(id: str) -> str:
 
 def queue(owner: str) -> str:
     return f"{PREFIX}queue:{owner}"
+
+
+def users(id: str) -> str:
+    """The live jobs that need this tensor or job."""
+    return f"{PREFIX}users:{id}"
 
 
 def idempotency(owner: str, digest: str) -> str:

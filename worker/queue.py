@@ -60,6 +60,7 @@ def run_worker(configuration: Configuration) -> int:
     from worker.reaper import Reaper
     from worker.stopping import Stopping
     from worker.tasks import register
+    from worker.tidier import Tidier
     from worker.warm import warm
 
     set_up(configuration)
@@ -69,10 +70,11 @@ def run_worker(configuration: Configuration) -> int:
     celery = queue_of(configuration)
     stopping = Stopping()
     register(celery, configuration, stopping, name)
-    reaper = Reaper(configuration, name)
-    signals.worker_ready.connect(lambda **_: reaper.start(), weak=False)
+    beside = (Tidier(configuration, name), Reaper(configuration, name))
     signals.worker_shutting_down.connect(lambda **_: stopping.set(), weak=False)
-    signals.worker_shutdown.connect(lambda **_: reaper.end(), weak=False)
+    for thread in beside:
+        signals.worker_ready.connect(lambda thread=thread, **_: thread.start(), weak=False)
+        signals.worker_shutdown.connect(lambda thread=thread, **_: thread.end(), weak=False)
     signals.setup_logging.connect(lambda **_: None, weak=False)  # else Celery sets up its own
     celery.worker_main(_arguments(configuration, name))
     return 0

@@ -8,13 +8,14 @@ from worker.contract import Health
 from worker.errors import Unavailable
 from worker.event_records import EventRecords
 from worker.link import connect
+from worker.old_records import OldRecords
 from worker.tensor_records import TensorRecords
 from worker.usage_records import UsageRecords
 
 DURABILITY = ("appendonly", "appendfsync", "maxmemory-policy")
 
 
-class Records(TensorRecords, EventRecords, ClaimRecords, UsageRecords):
+class Records(TensorRecords, EventRecords, ClaimRecords, UsageRecords, OldRecords):
     """Tensors, jobs, their events and their claims, and what each owner has taken. Safe to use from many threads."""
 
     @classmethod

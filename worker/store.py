@@ -14,13 +14,15 @@ from typing import Any, BinaryIO
 from numpy.typing import NDArray
 
 from worker.errors import Damaged, NotFound
-from worker.files import private_folder, remove, sha256_of
+from worker.files import folder_bytes, private_folder, remove, sha256_of
 from worker.npy import open_array
 from worker.results import JobFolder
 from worker.uploads import Upload, kept_digest
 
 SETTLED_SECONDS = 60.0
 PLAIN = re.compile(r"[A-Za-z0-9-]{1,64}")
+# No living attempt leaves a file that it is writing untouched for so long.
+WRITING_SECONDS = 3600.0
 
 
 class Store:
@@ -71,9 +73,12 @@ class Store:
         self.remove_tensor(upload.sha256, unused)
         upload.drop_note()
 
+    def abandoned_uploads(self) -> list[Path]:
+        return [path for path in list(self._uploads.iterdir()) if _is_old(path) and _is_abandoned(path)]
+
     def remove_abandoned_uploads(self, unused: Callable[[str], bool]) -> int:
         """Uploads whose writer is gone: a living one holds a lock. Bytes that were kept without a record go too."""
-        abandoned = [path for path in list(self._uploads.iterdir()) if _is_old(path) and _is_abandoned(path)]
+        abandoned = self.abandoned_uploads()
         for path in abandoned:
             sha256 = kept_digest(path)
             if sha256 is not None:
@@ -93,6 +98,23 @@ class Store:
             if error.errno != errno.ENOTEMPTY:
                 raise
 
+    def left_behind(self) -> list[Path]:
+        """What somebody who was killed was writing or removing, in the folders of jobs and beside them."""
+        found = [*self._jobs.glob(".*"), *self._jobs.glob("[!.]*/.*")]
+        return [path for path in found if _is_old(path, WRITING_SECONDS)]
+
+    def nbytes_of(self, path: Path) -> int:
+        """Of a file, or of a folder with all that is in it."""
+        if path.is_dir():
+            return folder_bytes(path)
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return 0  # somebody else has just removed it
+
+    def job_path(self, job_id: str) -> Path:
+        return self._jobs / _plain("job", job_id)
+
     def free_bytes(self) -> int:
         return shutil.disk_usage(self.root).free
 
@@ -108,10 +130,10 @@ def _open_lock(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "rb")
 
 
-def _is_old(path: Path) -> bool:
+def _is_old(path: Path, seconds: float = SETTLED_SECONDS) -> bool:
     """A file that was made just now may not be locked yet."""
     try:
-        return time.time() - path.stat().st_mtime > SETTLED_SECONDS
+        return time.time() - path.stat().st_mtime > seconds
     except FileNotFoundError:
         return False
 

@@ -47,11 +47,17 @@ class TensorRecords(Link):
         texts = [self._call("HGET", keys.tensor(id), "record") for id in self._call("SMEMBERS", keys.content(sha256))]
         records = [TensorRecord.model_validate_json(text) for text in texts if text]
         own = sorted((record for record in records if record.owner == owner), key=lambda record: record.created_at)
-        return Page[TensorRecord](items=tuple(reversed(own))[:limit], next=None)
+        newest = tuple(reversed(own))[:limit]
+        for record in newest:
+            self._run("use_tensor", record.id)  # the caller relies on it instead of uploading again
+        return Page[TensorRecord](items=newest, next=None)
 
-    def delete_tensor(self, owner: str, id: str) -> str | None:
-        """The digest of the bytes that no record names any more, if so: pass it to `Store.remove_tensor`."""
-        outcome, *sha256 = self._run("delete_tensor", owner, id)
+    def delete_tensor(self, owner: str, id: str, unused_since: int | None = None) -> str | None:
+        """The digest of the bytes that no record names any more, if so: pass it to `Store.remove_tensor`.
+
+        With `unused_since` (milliseconds, as Redis counts) only a tensor that nobody has used after that.
+        """
+        outcome, *sha256 = self._run("delete_tensor", owner, id, "" if unused_since is None else unused_since)
         if outcome == "missing":
             raise NotFound("tensor", id)
         if outcome == "used":

@@ -16,6 +16,7 @@ from tests.stack import ROOT, server
 from worker.configuration import Configuration
 
 README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs" / "running-a-server.md").read_text()
 
 
 def compose() -> dict[str, Any]:
@@ -24,15 +25,15 @@ def compose() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("field", Configuration.model_fields)
-def test_the_readme_tells_every_setting_with_its_default(field: str) -> None:
-    row = re.search(rf"^\| `NCP_{field.upper()}` \| ([^|]*) \|", README, re.MULTILINE)
-    assert row is not None, f"NCP_{field.upper()} is not in the README's table"
+def test_the_guide_tells_every_setting_with_its_default(field: str) -> None:
+    row = re.search(rf"^\| `NCP_{field.upper()}` \| ([^|]*) \|", GUIDE, re.MULTILINE)
+    assert row is not None, f"NCP_{field.upper()} is not in the guide's table"
     default = Configuration.model_fields[field].default
     assert row[1].strip() == (f"`{default}`" if default is not None else "–")
 
 
-def test_the_readme_tells_no_setting_that_is_not_there() -> None:
-    told = {name.lower() for name in re.findall(r"NCP_([A-Z_]+[A-Z])", README)}
+def test_nothing_tells_of_a_setting_that_is_not_there() -> None:
+    told = {name.lower() for name in re.findall(r"NCP_([A-Z_]+[A-Z])", README + GUIDE)}
     assert told <= Configuration.model_fields.keys()
 
 
@@ -87,3 +88,17 @@ def test_the_readmes_first_job_runs_as_written(tmp_path: Path) -> None:
     assert "event: end" in ran.stdout
     with np.load(tmp_path / "factors.npz") as factors:
         assert [factors[f"A{mode}"].shape for mode in (1, 2, 3)] == [(9, 8), (8, 8), (7, 8)]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd on this machine")
+def test_the_published_unit_is_sound_and_leaves_time_to_hand_jobs_back(tmp_path: Path) -> None:
+    found = re.search(r"```ini\n(.*?)```", GUIDE, re.DOTALL)
+    assert found is not None, "the guide shows no unit"
+    unit = tmp_path / "ncp.service"
+    unit.write_text(found[1].replace("/opt/ncp/venv/bin/ncp serve", sys.executable))
+    checked = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    assert "ncp.service" not in checked.stderr
+    seconds = re.search(r"^TimeoutStopSec=(\d+)$", found[1], re.MULTILINE)
+    assert seconds is not None
+    assert int(seconds[1]) > Configuration.model_fields["stop_seconds"].default

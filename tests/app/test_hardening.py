@@ -143,7 +143,7 @@ def test_every_file_is_for_this_account_alone(tmp_path: Path) -> None:
             seen |= modes(running.data)
     finally:
         os.umask(before)
-    assert {kind for kind, _ in seen} >= {"tensors", "jobs", "redis", "lock", "server.json"}
+    assert {kind for kind, _ in seen} >= {"tensors", "jobs", "redis", "lock", "address"}
     wrong = {name: oct(mode) for (_, name), mode in seen.items() if stat.S_IMODE(mode) not in _allowed(mode)}
     assert wrong == {}
 

@@ -113,3 +113,9 @@ def test_the_documented_example_needs_no_method(front: httpx.Client) -> None:
     assert set(schema["required"]) == {"rank", "tensor_id"}
     tensor = upload(front, planted(9, 9, 9))
     assert front.post("/v1/jobs", json={**schema["example"], "tensor_id": tensor["id"]}).status_code == 202
+
+
+def test_a_boundary_that_is_too_long_is_refused(front: httpx.Client) -> None:
+    kind = f"multipart/form-data; boundary={'x' * 300}"
+    problem = refused(front.post("/v1/tensors", content=b"--x", headers={"Content-Type": kind}), 422, "bad-tensor")
+    assert problem["errors"][0]["field"] == "Content-Type"

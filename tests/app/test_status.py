@@ -50,7 +50,7 @@ def test_without_a_server_it_says_so_in_one_line(tmp_path: Path) -> None:
 
 def test_after_a_server_has_ended_it_says_so(tmp_path: Path) -> None:
     with server(tmp_path, min_free_bytes=1) as running:
-        note = running.data / "server.json"
+        note = running.data / "address"
         kept = note.read_bytes()
         assert status(running.data).returncode == 0
     assert not note.exists()

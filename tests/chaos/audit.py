@@ -21,9 +21,19 @@ from worker.link import connect
 ENDED_SECONDS = 300.0
 # Uploads of a killed API are removed once they are a minute old.
 TIDY_SECONDS = 120.0
-# What stays when there are no jobs and no tensors: counters, owners, the workers, and Celery's own.
-STANDING = ("ncp:sequence", "ncp:serving", "ncp:served", "ncp:workers", "ncp:owners", "ncp:usage:", "ncp:broker:")
-STANDING += ("ncp:counts",)
+# What stays when there are no jobs and no tensors: counters, owners, the workers, notes of deletions, and Celery's own.
+STANDING = (
+    "ncp:sequence",
+    "ncp:serving",
+    "ncp:served",
+    "ncp:workers",
+    "ncp:counts",
+    "ncp:owners",
+    "ncp:usage:",
+    "ncp:discarded",
+    "ncp:tidied",
+    "ncp:broker:",
+)
 
 
 def all_ended(house: House, jobs: Jobs) -> None:

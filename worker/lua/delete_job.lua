@@ -11,4 +11,5 @@ count(owner, 'result_bytes', 0 - number(id, 'nbytes'))
 redis.call('ZREM', key('jobs', owner), id)
 redis.call('SREM', UNSETTLED, id)
 redis.call('DEL', key('job', id), key('events', id))
+discard('job', id)
 return 'deleted'

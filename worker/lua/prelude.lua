@@ -84,10 +84,24 @@ local function needs(id)
   return list
 end
 
+-- When a tensor was last uploaded, looked up, named by a job or read by one. Before that was recorded: from now on.
+local function use(tensor)
+  if redis.call('EXISTS', key('tensor', tensor)) == 1 then redis.call('HSET', key('tensor', tensor), 'used_at', now()) end
+end
+
+local function used_at(tensor)
+  redis.call('HSETNX', key('tensor', tensor), 'used_at', now())
+  return tonumber(redis.call('HGET', key('tensor', tensor), 'used_at'))
+end
+
+-- The record is gone; the files go next. If whoever removes them dies, a later look finds them by this.
+local function discard(kind, id) redis.call('ZADD', 'ncp:discarded', now(), kind .. ':' .. id) end
+
 local function finish(id, state, result, failure)
   leave_queue(id)
   leave_worker(id)
   for _, users in ipairs(needs(id)) do redis.call('SREM', users, id) end
+  use(field(id, 'tensor_id'))
   if result ~= '' then set(id, 'result', result) end
   if failure ~= '' then set(id, 'error', failure) end
   set(id, 'finished_at', now())

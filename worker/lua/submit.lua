@@ -15,6 +15,7 @@ set(id, 'id', id, 'owner', owner, 'sequence', sequence, 'priority', priority, 'm
   'published', 0, 'created_at', now())
 if initial ~= '' then set(id, 'initial', initial) end
 for _, users in ipairs(needs(id)) do redis.call('SADD', users, id) end
+use(tensor)
 redis.call('ZADD', key('jobs', owner), sequence, id)
 if idempotency ~= '' then
   redis.call('HSET', idempotency, 'digest', digest, 'job', id)

@@ -1,0 +1,167 @@
+"""Submitting from many clients at once, and a queue of ten thousand jobs: claims, lists, fairness."""
+
+import asyncio
+import http.client
+import io
+import json
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import numpy as np
+import uvloop
+
+from benchmarks.load.figure import Figure, at_most, milliseconds
+from benchmarks.load.parts import Front, front
+from worker.configuration import Configuration
+from worker.contract import Claim, JobError, JobRequest, TensorRecord
+from worker.link import connect
+from worker.records import Records
+from worker.store import Store
+
+CLIENTS = 32
+SUBMIT_SECONDS = 10.0
+OWNERS, SMALL, LARGE = 20, 100, 8_100
+CLAIM_MILLISECONDS, LIST_MILLISECONDS = 5.0, 50.0
+CLAIMS, LISTS = 1_000, 40
+LISTED = ("", "?state=queued", "?state=failed", "?method=mu")
+LONGEST = "?limit=500"
+ENDED = JobError(kind="system", message="ended by the measurement", remedy="none is needed")
+
+
+def add_tensor(records: Records, configuration: Configuration, owner: str) -> str:
+    """A small tensor of this owner's, as an upload leaves it."""
+    with Store(configuration.data).upload() as upload:
+        buffer = io.BytesIO()
+        np.save(buffer, np.ones((4, 3, 2)))
+        upload.write(buffer.getvalue())
+        sha256, facts = upload.keep(threads=1)
+        record = TensorRecord(id=secrets.token_hex(8), owner=owner, name=None, shape=facts.shape, dtype=facts.dtype,
+                              nbytes=upload.nbytes, sha256=sha256, min=facts.min, max=facts.max, norm=facts.norm,
+                              created_at=datetime.now(UTC))  # fmt: skip
+        records.add_tensor(record)
+    return record.id
+
+
+def measure_submits(tell: Callable[[], object]) -> Iterator[Figure]:
+    with front() as running:
+        tensor = add_tensor(Records.of(running.configuration), running.configuration, "local")
+        floor = _bare_writes(running.configuration)
+        taken = uvloop.run(_submit_all(running, tensor))
+        tell()
+    yield Figure(f"bare durable Redis writes from {CLIENTS} clients, p50 and p99", _p50_p99(floor))
+    yield Figure(f"submit from {CLIENTS} clients, p50 and p99", _p50_p99(taken))
+    yield Figure("submits a second, all of them durable", f"{len(taken) / SUBMIT_SECONDS:.0f}")
+
+
+def _p50_p99(seconds: list[float]) -> str:
+    return f"{milliseconds(seconds, 50):.1f} and {milliseconds(seconds, 99):.1f} ms"
+
+
+def _bare_writes(configuration: Configuration) -> list[float]:
+    """What one write costs that is on the disk before it is answered: less is not to be had."""
+    with connect(configuration) as client, ThreadPoolExecutor(CLIENTS) as pool:
+
+        def write(number: int) -> float:
+            started = time.perf_counter()
+            client.set("bare", number)
+            return time.perf_counter() - started
+
+        return list(pool.map(write, range(100 * CLIENTS)))
+
+
+async def _submit_all(running: Front, tensor: str) -> list[float]:
+    taken: list[float] = []
+    until = time.perf_counter() + SUBMIT_SECONDS
+    await asyncio.gather(*(_submitter(running, tensor, taken, until) for _ in range(CLIENTS)))
+    return taken
+
+
+async def _submitter(running: Front, tensor: str, taken: list[float], until: float) -> None:
+    """One after the other on one connection."""
+    body = json.dumps({"tensor_id": tensor, "rank": 2, "method": "hals"}).encode()
+    lines = [
+        "POST /v1/jobs HTTP/1.1",
+        "Host: 127.0.0.1",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    ]
+    request = "\r\n".join([*lines, "", ""]).encode() + body
+    reader, writer = await asyncio.open_connection(running.host, running.port)
+    while (started := time.perf_counter()) < until:
+        writer.write(request)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 202"), head
+        length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+        await reader.readexactly(int(length.partition(b":")[2]))
+        taken.append(time.perf_counter() - started)
+    writer.close()
+
+
+def measure_queue(tell: Callable[[], object]) -> Iterator[Figure]:
+    with front(lease_seconds=600) as running:
+        records = Records.of(running.configuration)
+        _fill(records, running.configuration)
+        tell()
+        lists = {query: _list_seconds(running, query) for query in LISTED}
+        longest = _list_seconds(running, LONGEST)
+        tell()
+        seconds, served = _claim_some(records)
+        tell()
+    count = LARGE + SMALL * (OWNERS - 1)
+    yield at_most(
+        f"claim, {count:,} jobs of {OWNERS} owners queued, p99", milliseconds(seconds, 99), CLAIM_MILLISECONDS, "ms"
+    )
+    for query, taken in lists.items():
+        yield at_most(f"`GET /v1/jobs{query}` of {LARGE:,}, p50", milliseconds(taken, 50), LIST_MILLISECONDS, "ms")
+    yield Figure(f"`GET /v1/jobs{LONGEST}`, the longest page, p50", f"{milliseconds(longest, 50):.3g} ms")
+    fair = CLAIMS / OWNERS
+    found = f"{min(served.values())} to {max(served.values())}"
+    even = len(served) == OWNERS and max(served.values()) - min(served.values()) <= 1
+    yield Figure(
+        f"{CLAIMS:,} claims: jobs served per owner, one has 81 times as many",
+        found,
+        f"{fair:g}, give or take one",
+        even,
+    )
+
+
+def _fill(records: Records, configuration: Configuration) -> None:
+    """One owner with many jobs, and 19 with a few each that come later."""
+    owners = [("local", LARGE), *((f"owner {number}", SMALL) for number in range(1, OWNERS))]
+    with ThreadPoolExecutor(8) as pool:
+        for owner, count in owners:
+            body = JobRequest(rank=2, method="hals", tensor_id=add_tensor(records, configuration, owner))
+            list(pool.map(lambda _, owner=owner, body=body: records.submit(owner, body), range(count)))
+
+
+def _list_seconds(running: Front, query: str) -> list[float]:
+    connection = http.client.HTTPConnection(running.host, running.port, timeout=30)
+    taken = []
+    for _ in range(LISTS):
+        started = time.perf_counter()
+        connection.request("GET", f"/v1/jobs{query}")
+        answer = connection.getresponse()
+        answer.read()
+        taken.append(time.perf_counter() - started)
+        assert answer.status == 200, answer.status
+    connection.close()
+    return taken
+
+
+def _claim_some(records: Records) -> tuple[list[float], Counter[str]]:
+    """Four at a time are running, as with four workers; each ends before the next is claimed."""
+    seconds, served, running = [], Counter[str](), list[Claim]()
+    for _ in range(CLAIMS):
+        started = time.perf_counter()
+        claim = records.claim("load")
+        seconds.append(time.perf_counter() - started)
+        assert claim is not None
+        served[claim.owner] += 1
+        running.append(claim)
+        if len(running) == 4:
+            records.fail(running.pop(0), ENDED)
+    return seconds, served

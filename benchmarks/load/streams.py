@@ -1,0 +1,71 @@
+"""A thousand event clients at ten events a second each: how long an event is on its way, and what they cost."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from benchmarks.load.figure import Figure, at_most, milliseconds
+from benchmarks.load.parts import Front, front
+from benchmarks.load.queues import add_tensor
+from worker.contract import Claim, JobRequest, Progress
+from worker.records import Records
+
+CLIENTS, JOBS = 1000, 10
+EVENTS_PER_SECOND = 10
+SECONDS = 30
+LATE_MILLISECONDS = 100.0
+FLAT_MEGABYTES = 8.0
+
+
+def measure(tell: Callable[[], object]) -> Iterator[Figure]:
+    with front(lease_seconds=600) as running:
+        records = Records.of(running.configuration)
+        claims = _running_jobs(records, running)
+        delays, megabytes = _watched(running, records, claims, tell)
+    expected = CLIENTS * EVENTS_PER_SECOND * SECONDS
+    yield Figure(f"events delivered to {CLIENTS:,} clients in {SECONDS} s", f"{len(delays):,}",
+                 f"{expected:,}", len(delays) == expected)  # fmt: skip
+    yield Figure("an event's way, p50", f"{milliseconds(delays, 50):.1f} ms")
+    yield at_most("an event's way, p99", milliseconds(delays, 99), LATE_MILLISECONDS, "ms")
+    grown = megabytes[-1] - megabytes[len(megabytes) // 4]
+    yield at_most(f"growth of the API's memory meanwhile (of {megabytes[-1]:.0f} MB)", grown, FLAT_MEGABYTES, "MB")
+
+
+def _running_jobs(records: Records, running: Front) -> list[Claim]:
+    """Claimed by us: this process plays the worker, with the same calls."""
+    tensor = add_tensor(records, running.configuration, "local")
+    for _ in range(JOBS):
+        records.submit("local", JobRequest(rank=2, method="hals", tensor_id=tensor))
+    claims = [records.claim("load") for _ in range(JOBS)]
+    return [claim for claim in claims if claim is not None]
+
+
+def _watched(
+    running: Front, records: Records, claims: Sequence[Claim], tell: Callable[[], object]
+) -> tuple[list[float], list[float]]:
+    ids = [claim.job_id for claim in claims]
+    told = [str(running.port), str(SECONDS + 3), str(CLIENTS), *ids]
+    command = [sys.executable, "-m", "benchmarks.load.watchers", *told]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watchers:
+        assert watchers.stdout is not None
+        assert watchers.stdout.readline() == "connected\n"
+        megabytes = list(_publish(running, records, claims, tell))
+        delays: list[float] = json.loads(watchers.stdout.read())
+    return delays, megabytes
+
+
+def _publish(running: Front, records: Records, claims: Sequence[Claim], tell: Callable[[], object]) -> Iterator[float]:
+    """Ten events a second to each job, the jobs spread over the tenth; gives the API's memory once a second."""
+    time.sleep(1)
+    began = time.perf_counter()
+    pace = 1 / EVENTS_PER_SECOND / len(claims)
+    for turn in range(SECONDS * EVENTS_PER_SECOND * len(claims)):
+        time.sleep(max(0.0, began + turn * pace - time.perf_counter()))
+        iteration, place = divmod(turn, len(claims))
+        row = Progress(iteration=iteration + 1, objective=1.0, relative_error=0.5, fit=0.5, seconds=time.time())
+        records.publish(claims[place], [row])
+        if turn % (EVENTS_PER_SECOND * len(claims)) == 0:
+            yield running.process.memory_info().rss / 1e6
+            tell()

@@ -1,0 +1,3 @@
+-- id: somebody relies on it
+use(ARGV[1])
+return 1
