@@ -12,7 +12,13 @@ from solvers.arrays import Float64
 
 NEAR = 1.01
 BETA = 0.5
-PLAIN: Mapping[str, Mapping[str, Any]] = {method: {"method": method, "init": "random_scaled"} for method in METHODS}
+START: Mapping[str, Any] = {"init": "random_scaled"}
+ENDLESS: Mapping[str, Any] = {"tolerance": 0.0}
+PLAIN: Mapping[str, Mapping[str, Any]] = {
+    **{method: {"method": method, "stop": ENDLESS, **START} for method in METHODS},
+    # Its first phase ends where it would stop.
+    "anls-bpp, accelerated": {"method": "anls-bpp", "accelerate": "auto", **START},
+}
 SPARSE: Mapping[str, Mapping[str, Any]] = {
     "recommended": {"preset": "recommended"},
     "recommended, exact sweeps only": {"preset": "recommended", "accelerate": "none"},
@@ -33,34 +39,32 @@ class Approach:
 
 
 def to_relative_error(case: Case, limit: float) -> dict[str, Approach]:
-    results = _run(case, {name: {**fields, "stop": _until(limit)} for name, fields in PLAIN.items()}, beta=0.0)
+    results = _run(case, PLAIN, limit, beta=0.0)
     return _approaches(results, {name: result.history.relative_error for name, result in results.items()})
 
 
 def to_objective(case: Case, limit: float) -> dict[str, Approach]:
-    contestants = {name: {**fields, "stop": {"max_seconds": limit}} for name, fields in SPARSE.items()}
-    results = _run(case, contestants, beta=BETA)
+    results = _run(case, SPARSE, limit, beta=BETA)
     return _approaches(results, {name: result.history.objective for name, result in results.items()})
 
 
-def _until(limit: float) -> Mapping[str, float]:
-    return {"tolerance": 0.0, "max_seconds": limit}
-
-
-def _run(case: Case, contestants: Mapping[str, Mapping[str, Any]], beta: float) -> dict[str, Result]:
+def _run(case: Case, contestants: Mapping[str, Mapping[str, Any]], limit: float, beta: float) -> dict[str, Result]:
     X: Float64 = case.make()
-    return {
-        name: solve(X, Settings.model_validate({"rank": case.rank, "beta": beta, **fields}))
-        for name, fields in tqdm(contestants.items(), desc=f"{case.name} beta {beta:g}")
-    }
+    results = {}
+    for name, fields in tqdm(contestants.items(), desc=f"{case.name} beta {beta:g}"):
+        stop = {**fields.get("stop", {}), "max_seconds": limit}
+        settings = Settings.model_validate({"rank": case.rank, "beta": beta, **fields, "stop": stop})
+        results[name] = solve(X, settings)
+    return results
 
 
 def _approaches(results: Mapping[str, Result], values: Mapping[str, Sequence[float]]) -> dict[str, Approach]:
+    """Of an accelerated run only the exact values count."""
     best = min(series[-1] for series in values.values())
     approaches = {}
     for name, result in results.items():
-        near = (k for k, value in enumerate(values[name]) if value <= NEAR * best)
-        place = next(near, None)
+        exact = range(max(0, result.compressed_iterations - 1), result.iterations)
+        place = next((k for k in exact if values[name][k] <= NEAR * best), None)
         approaches[name] = Approach(
             seconds=None if place is None else result.history.seconds[place],
             above=values[name][-1] / best - 1,

@@ -98,10 +98,10 @@ class Threads:
         others = [self._pool.submit(take_turns) for _ in range(min(self.count, len(items)) - 1)]
         try:
             take_turns()
-        finally:
-            for other in others:
-                if not other.cancel():  # who is not awake yet comes too late
-                    other.result()
+        finally:  # who is not awake yet comes too late; the rest are waited for, whatever happened
+            errors = [other.exception() for other in others if not other.cancel()]
+        for error in filter(None, errors):
+            raise error
         return [outcomes[turn] for turn in range(len(items))]
 
     def over_rows(self, kernel: RowKernel, A: Float64, C: Float64, Q: Float64) -> Float64:

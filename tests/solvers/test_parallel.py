@@ -25,6 +25,28 @@ def test_the_threads_asked_for_really_work_at_the_same_time():
         assert sorted(threads.each(lambda _: together.wait(), range(3))) == [0, 1, 2]
 
 
+def test_outcomes_come_in_the_order_of_the_items():
+    with Threads(3) as threads:
+        assert threads.each(lambda item: 2 * item, range(200)) == [2 * item for item in range(200)]
+
+
+@pytest.mark.parametrize("wrong", [0, 7, 15])
+def test_a_piece_that_fails_is_told_and_leaves_no_thread_at_work(wrong):
+    working = []
+
+    def work(item):
+        if item == wrong:
+            raise MemoryError
+        working.append(item)
+        threading.Event().wait(0.001)
+        working.remove(item)
+
+    with Threads(3) as threads:
+        with pytest.raises(MemoryError):
+            threads.each(work, range(16))
+        assert working == []
+
+
 def test_blas_is_limited_inside_and_restored_after_the_last_solver_leaves():
     before = blas_threads()
     with single_threaded_blas():
