@@ -12,6 +12,7 @@ serve: $(VENV)/server
 test: lint
 	$(BIN)/pytest --numprocesses 2 tests/solvers tests/test_readme.py
 	$(BIN)/pytest tests/worker tests/app
+	$(MAKE) faults
 
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
@@ -29,7 +30,7 @@ fuzz: $(VENV)/installed
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED))
 
 faults: $(VENV)/installed
-	$(BIN)/pytest tests/faults
+	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/faults
 
 chaos: $(VENV)/installed
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

@@ -12,7 +12,7 @@ from app.paging import Cursor, Limit
 from app.refusals import refusals
 from worker.contract import Job
 from worker.key_files import KeyFiles
-from worker.limits import Limits, Usage
+from worker.limits import UNLIMITED, Limits, Usage
 
 OwnerName = Annotated[str, Path(max_length=200)]
 router = APIRouter(prefix="/v1/admin", tags=["admin"])
@@ -66,7 +66,7 @@ def list_owners(admin: Admin, records: Records, config: Config) -> list[OwnerAns
                 admin=key is not None and key.admin,
                 key_created_at=key and key.created_at,
                 key_last_used_at=key and key.last_used_at,
-                limits=key.limits if key else Limits(),
+                limits=key.limits if key else UNLIMITED,
             )
         )
     return answers

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from worker.configuration import Configuration
 from worker.errors import NotFound, Refused
 from worker.key_files import Key, KeyFiles
-from worker.limits import Limits
+from worker.limits import UNLIMITED, Limits
 
 VERB = "keys"
 SUMMARY = "create, list, limit and revoke the keys that callers need"
@@ -66,7 +66,7 @@ def run(chosen: Mapping[str, Any]) -> int:
 def _do(chosen: Mapping[str, Any], keys: KeyFiles) -> None:
     match chosen["act"]:
         case "create":
-            secret = keys.create(chosen["name"], chosen["admin"], _limits(chosen, Limits()))
+            secret = keys.create(chosen["name"], chosen["admin"], _limits(chosen, UNLIMITED))
             print(secret)
             print("ncp: keep it now, it is not shown again", file=sys.stderr)
         case "list":

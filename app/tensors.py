@@ -60,7 +60,7 @@ async def upload_tensor(
     """Upload a nonnegative tensor of order 2 or more. It is checked whole before it is kept."""
     length, limits = told_length(request), caller.limits
     check_length(length, limits.tensor_bytes)
-    check_room(store, length, config.min_free_bytes)
+    await to_thread.run_sync(check_room, store, length, config.min_free_bytes)
     await to_thread.run_sync(records.check_quota, caller.owner, length, limits)
     stream, expected = tensor_stream(request), expected_sha256(request)
 

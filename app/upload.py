@@ -75,11 +75,11 @@ async def receive(
         check_length(size, limit)
         held.append(piece)
         if waiting >= CHUNK:
-            has_room()
-            await to_thread.run_sync(_write, upload, held)
+            await to_thread.run_sync(_write, upload, held, has_room)
             held, waiting = [], 0
-    await to_thread.run_sync(_write, upload, held)
+    await to_thread.run_sync(_write, upload, held, has_room)
 
 
-def _write(upload: Upload, pieces: list[bytes]) -> None:
+def _write(upload: Upload, pieces: list[bytes], has_room: Callable[[], None]) -> None:
+    has_room()
     upload.write(b"".join(pieces))

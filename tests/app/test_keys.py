@@ -1,8 +1,10 @@
 """Who may call the server: open on loopback until there is a key, then only with one."""
 
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +61,18 @@ def test_the_command_makes_a_key_beside_a_running_server_and_takes_it_back(tmp_p
             refused(local.get("/v1/jobs"), 401, "unknown-key")
         refused(nobody.get("/v1/jobs"), 401, "no-key")  # it does not become open again
         assert made.stdout.strip() not in running.log.read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for another account")
+def test_a_key_made_by_root_belongs_to_the_servers_account() -> None:
+    """Else the server could not read it."""
+    nobody = 65534
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        (data := Path(folder) / "data").mkdir(0o700)
+        os.chown(data, nobody, nobody)
+        assert ncp("keys", "create", "ann", "--data", data).returncode == 0
+        assert {path.stat().st_uid for path in (data / "keys", *(data / "keys").iterdir())} == {nobody}
 
 
 def test_an_address_that_others_reach_is_served_once_there_is_a_key(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.worker.running import LONG, LONGER, TENSOR, Lab
 
 def test_an_upload_without_room_is_refused_and_leaves_nothing(tmp_path: Path, disk: Disk) -> None:
     large, small = npy(np.ones((2, 1 << 20))), npy(random_tensor(3, 4))
-    with embedded_redis(tmp_path / "redis") as elsewhere:
+    with embedded_redis(tmp_path / "redis", min_free_bytes=0) as elsewhere:
         configuration = elsewhere.model_copy(update={"data": disk.path})
         with api(configuration) as served, client(served.address) as caller:
             (disk.path / "other").write_bytes(bytes(12 << 20))
@@ -23,9 +23,10 @@ def test_an_upload_without_room_is_refused_and_leaves_nothing(tmp_path: Path, di
             before = sorted(disk.path.rglob("*"))
             problem = refused(caller.post("/v1/tensors", content=large), 507, "store-full")
             assert "delete" in problem["remedy"]
+            refused(caller.post("/v1/tensors", content=iter([large])), 507, "store-full")  # its length is not told
             assert sorted(disk.path.rglob("*")) == before
             disk.fill()
-            refused(caller.post("/v1/tensors", content=large), 507, "store-full")
+            refused(caller.post("/v1/tensors", content=iter([large])), 507, "store-full")
             assert caller.get("/v1/tensors").status_code == 200
             disk.free()
             (disk.path / "other").unlink()
@@ -61,7 +62,9 @@ def test_checkpoints_and_the_result_wait_for_room(tmp_path: Path, disk: Disk) ->
 def test_a_server_whose_disk_is_full_recovers_with_its_redis(tmp_path: Path, disk: Disk) -> None:
     """Redis, which must not acknowledge what it cannot keep, ends at its first write; the launcher starts it again."""
     with (
-        server(tmp_path, checkpoint_seconds=0.05, lease_seconds=3.0, keep_alive_seconds=1.0) as running,
+        server(
+            tmp_path, checkpoint_seconds=0.05, lease_seconds=3.0, keep_alive_seconds=1.0, min_free_bytes=0
+        ) as running,
         client(running.address) as caller,
     ):
         lab = Lab(configuration_of(running))
