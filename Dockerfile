@@ -17,7 +17,7 @@ ENV PATH=/opt/ncp/bin:$PATH \
     NCP_HOST=0.0.0.0 \
     NCP_PORT=8000
 RUN useradd --system --uid 10001 --home-dir /var/lib/ncp ncp \
-    && install -d -o ncp -g ncp /var/lib/ncp /var/cache/ncp
+    && install -d -m 0700 -o ncp -g ncp /var/lib/ncp /var/cache/ncp
 COPY --from=build /opt/ncp /opt/ncp
 USER ncp
 VOLUME /var/lib/ncp

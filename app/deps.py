@@ -7,13 +7,15 @@ from fastapi import Depends, HTTPException, Request
 from app.callers import Caller as _Caller
 from app.live import Live as _Live
 from worker.configuration import Configuration
+from worker.logs import subject
 from worker.records import Records as _Records
 from worker.store import Store as _Store
 
 
 async def _caller(request: Request) -> _Caller:
-    """Set by the gate. A route that it does not guard has no caller, and fails."""
+    """Set by the gate. A route that it does not guard has no caller, and fails. Log lines name the job from here on."""
     found: _Caller = request.state.caller
+    subject().job_id = request.path_params.get("job_id")
     return found
 
 

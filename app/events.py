@@ -1,13 +1,10 @@
 """The event stream of a job (SSE): every iteration once and in order, whoever connects when."""
 
-import logging
-from collections.abc import AsyncIterator
 from typing import Annotated
 
-import anyio
 from fastapi import APIRouter, Header
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Message, Send
+from starlette.types import Receive, Scope, Send
 
 from app.deps import Config, Live, Owner, Records
 from app.follow import Follower
@@ -16,15 +13,12 @@ from worker.contract import TERMINAL
 from worker.errors import DoesNotFit
 from worker.event_records import START, parse_event_id
 
-# A client that takes nothing for so many keep-alive periods is closed; it may resume where it was.
-PATIENCE = 2
 HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 LastEventId = Annotated[
     str | None,
     Header(alias="Last-Event-ID", pattern="^[0-9]{1,18}-[0-9]{1,18}$", description="resume after the last event seen"),
 ]
 EXAMPLE = 'id: 7-0\nevent: progress\ndata: {"iteration": 7, "objective": 1.5, ..., "phase": "exact"}\n\n'
-log = logging.getLogger("ncp.events")
 router = APIRouter(prefix="/v1/jobs/{job_id}/events", tags=["jobs"])
 
 
@@ -49,22 +43,14 @@ def watch_job(
     if job.state in TERMINAL and not records.events_after(job_id, after, 1):
         return Response(status_code=204)
     follower = Follower(records, live, job_id, after, config.keep_alive_seconds)
-    return EventStream(follower.stream(), PATIENCE * config.keep_alive_seconds)
+    return EventStream(follower.stream(), media_type="text/event-stream", headers=HEADERS)
 
 
 class EventStream(StreamingResponse):
-    """Closes a client that has stopped reading, so that it holds neither memory nor a shutdown."""
+    """HEAD is answered at once: the body that it leaves out would last as long as the job."""
 
-    def __init__(self, content: AsyncIterator[bytes], patience_seconds: float) -> None:
-        super().__init__(content, media_type="text/event-stream", headers=HEADERS)
-        self._patience_seconds = patience_seconds
-
-    async def stream_response(self, send: Send) -> None:
-        async def timely(message: Message) -> None:
-            with anyio.fail_after(self._patience_seconds):
-                await send(message)
-
-        try:
-            await super().stream_response(timely)
-        except TimeoutError:
-            log.info("closed a client that reads too slowly")
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD":
+            await Response(headers=dict(self.headers))(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)

@@ -8,7 +8,7 @@ from solvers import Settings, estimate_memory
 from solvers.door import check_norm, working_precision
 from solvers.problem import resolve
 from worker.contract import JobRequest
-from worker.errors import DoesNotFit
+from worker.errors import DoesNotFit, NotFound
 from worker.limits import Limits
 from worker.records import Records
 from worker.store import Store
@@ -23,8 +23,14 @@ def check_fit(request: JobRequest, owner: str, records: Records, store: Store, m
     resolve(settings, tensor.ndim)
     _check_memory(tensor, settings, memory_limit)
     if request.initial is not None:
-        job_id = records.job(owner, request.initial.job_id).id
-        _check_initial(store, job_id, tensor.shape, request.rank)
+        _check_initial(store, _own_job(records, owner, request.initial.job_id), tensor.shape, request.rank)
+
+
+def _own_job(records: Records, owner: str, job_id: str) -> str:
+    try:
+        return records.job(owner, job_id).id
+    except NotFound as error:
+        raise NotFound("job", job_id, field="initial.job_id") from error
 
 
 def check_limits(request: JobRequest, limits: Limits) -> None:

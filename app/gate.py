@@ -9,6 +9,7 @@ from app.callers import Caller, Identify
 from app.problems import TABLE, told
 from app.turned_away import TooFast
 from worker.limits import Allowance
+from worker.logs import subject
 
 GUARDED = "/v1"
 POLICY = "requests"
@@ -42,6 +43,7 @@ class Gate:
             await told(error)(scope, receive, counted)
             return
         request.state.caller = caller
+        subject().owner = caller.owner
         await self.app(scope, receive, counted)
 
     def _admit(self, request: Request) -> tuple[Caller, Allowance | None]:

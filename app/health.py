@@ -3,7 +3,7 @@
 import logging
 import tempfile
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
 
@@ -20,6 +20,7 @@ router = APIRouter(tags=["server"])
 
 class Alive(BaseModel):
     alive: bool = True
+    version: str = Field(description="of the server")
 
 
 class Ready(BaseModel):
@@ -62,9 +63,9 @@ class MethodAnswer(BaseModel):
 
 
 @router.get("/healthz", response_model=Alive)
-async def healthz() -> Alive:
+async def healthz(request: Request) -> Alive:
     """The process answers. Says nothing of Redis or workers: restarting this process would not mend those."""
-    return Alive()
+    return Alive(version=request.app.version)
 
 
 @router.get("/readyz", response_model=Ready, responses=refusals())

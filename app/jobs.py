@@ -16,6 +16,7 @@ from app.refusals import refusals
 from solvers.settings import MethodName
 from worker.configuration import Configuration
 from worker.contract import Job, JobRequest, JobState
+from worker.logs import subject
 from worker.wake import wake
 
 Key = Annotated[
@@ -37,7 +38,7 @@ router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 async def only_json(request: Request) -> None:
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
-        raise UnsupportedMedia("A job is JSON: send Content-Type: application/json.")
+        raise UnsupportedMedia("A job is JSON.", "send it with Content-Type: application/json")
 
 
 @router.post(
@@ -57,7 +58,8 @@ def submit_job(
         return _accepted(earlier, replayed=True)
     check_limits(body, caller.limits)
     check_fit(body, owner, records, store, config.max_job_memory_bytes)
-    job, replayed = records.submit(owner, body, idempotency_key, caller.limits)
+    job, replayed = records.submit(owner, body, idempotency_key, caller.limits, subject().request_id)
+    subject().job_id = job.id
     if not replayed:
         _wake(config)
     return _accepted(job, replayed)

@@ -14,11 +14,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.routing import Match
 
-from app.request_id import HEADER, REQUEST_ID
+from app.request_id import HEADER
+from app.security import HEADERS
 from app.turned_away import NoKey, TooFast, TurnedAway, UnknownHost, UnknownKey
 from app.validation import FieldProblem, field_problems
 from solvers import InvalidInput
 from worker import errors
+from worker.logs import subject
 
 MEDIA_TYPE = "application/problem+json"
 # Where nothing better is known: Redis may be back soon, a job may end.
@@ -42,7 +44,15 @@ class TooLarge(Exception):
 
 
 class UnsupportedMedia(Exception):
-    """A body in a form that no route reads."""
+    """A body in a form that the route does not read."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.remedy = remedy
+
+
+class Forbidden(Exception):
+    """Not for this caller."""
 
 
 class Problem(BaseModel):
@@ -70,6 +80,7 @@ TABLE: Mapping[type[Exception], Kind] = {
     InvalidInput: Kind(422, "does-not-fit"),
     TooLarge: Kind(413, "too-large", "send a smaller tensor, or ask the operator to raise NCP_MAX_TENSOR_BYTES"),
     UnsupportedMedia: Kind(415, "unsupported-media"),
+    Forbidden: Kind(403, "forbidden", "ask from the server's own machine, or with an admin's key"),
     ClientDisconnect: Kind(400, "disconnected"),  # read by nobody; it keeps a lost client out of the error log
     NoKey: Kind(401, "no-key", ASK),
     UnknownKey: Kind(401, "unknown-key", ASK),
@@ -82,10 +93,15 @@ TABLE: Mapping[type[Exception], Kind] = {
     redis.exceptions.ConnectionError: Kind(503, "unavailable", BUSY),
     redis.exceptions.TimeoutError: Kind(503, "unavailable", BUSY),
 }
+ABSENT_REMEDIES: Mapping[str, str] = {
+    "mode": "count from 1 to the order of the job's tensor",
+    "factors": "submit the job again: it ended before its first checkpoint",
+}
 PLAIN_REMEDIES: Mapping[int, str] = {
     400: "check the request against /docs",
     404: "see /docs for what there is",
     405: "use a method named in the Allow header",
+    412: "leave If-Match out, or name the ETag that a HEAD request tells",
     413: "send less",
     416: "ask for a range within the length named in Content-Range",
 }
@@ -116,10 +132,10 @@ def problem(
         detail=detail,
         remedy=remedy,
         errors=fields or [],
-        request_id=REQUEST_ID.get(),
+        request_id=subject().request_id or "-",
     )
     retry = {"Retry-After": str(RETRY_SECONDS[status])} if status in RETRY_SECONDS else {}
-    known = {HEADER: content.request_id, **retry}
+    known = {**HEADERS, HEADER: content.request_id, **retry}
     return JSONResponse(content.model_dump(), status, {**known, **(headers or {})}, MEDIA_TYPE)
 
 
@@ -138,13 +154,12 @@ def told(error: Exception) -> JSONResponse:
     detail = "The record store does not answer." if kind.status == 503 else _sentence(error)
     fields = [_absent(error)] if isinstance(error, errors.NotFound) else []
     headers = error.headers if isinstance(error, TurnedAway) else None
-    return problem(kind.status, kind.word, detail, kind.remedy, fields, headers)
+    return problem(kind.status, kind.word, detail, getattr(error, "remedy", kind.remedy), fields, headers)
 
 
 def _absent(error: errors.NotFound) -> FieldProblem:
-    """Paths and bodies name a tensor and a job by the same word."""
-    name = f"{error.kind}_id" if error.kind in ("tensor", "job") else error.kind
-    return FieldProblem(field=name, problem=str(error), remedy="name one of your own")
+    remedy = ABSENT_REMEDIES.get(error.field, "name one of your own")
+    return FieldProblem(field=error.field, problem=str(error), remedy=remedy)
 
 
 def _invalid(request: Request, error: Exception) -> JSONResponse:

@@ -12,6 +12,7 @@ MEANINGS = {
     304: "You have these bytes already",
     400: "The request cannot be read",
     401: "Send a key: Authorization: Bearer KEY",
+    403: "Not for this caller",
     404: "There is no such thing, or it is not yours",
     405: "No such method on this path",
     409: "Not in this state, or no room left in your quota",

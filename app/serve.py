@@ -13,12 +13,14 @@ from pathlib import Path
 from types import FrameType
 
 from app.claims import Taken, take_folder, take_port
+from app.note import remove_note, write_note
 from app.parts import Part
 from worker.configuration import Configuration
 from worker.embedded_redis import NoServer, discard_socket, socket_path, start_redis, url_of
 from worker.errors import Unavailable
 from worker.leases import Leases
 from worker.link import connect
+from worker.logs import set_up
 from worker.process import start
 
 FAILED, REFUSED = 1, 2
@@ -32,7 +34,7 @@ log = logging.getLogger("ncp.serve")
 
 def serve(configuration: Configuration) -> int:
     """Run until a signal. A port or a data folder in use is one clear line and exit code 2."""
-    logging.basicConfig(level=configuration.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    set_up(configuration)
     try:
         with take_port(configuration.host, configuration.port) as listener, take_folder(configuration.data) as lock:
             return Launcher(configuration, listener, lock.fileno()).run()
@@ -61,6 +63,7 @@ class Launcher:
         finally:
             for part in reversed(self._parts):
                 part.stop()
+            remove_note(self._configuration.data)
             if self._socket is not None:
                 discard_socket(self._socket, self._configuration.data)
 
@@ -99,6 +102,7 @@ class Launcher:
                 print(f"ncp: the {dead} does not start, see its messages above", file=sys.stderr)
                 return False
             if self._api_answers() and self._worker_is_live():
+                write_note(self._configuration.data, self._address)
                 print(f"ncp is ready at {self._address}", flush=True)
                 return True
             self._stop.wait(LOOK_SECONDS)

@@ -1,6 +1,6 @@
 """uvicorn, told to let event streams end first: they would hold up its shutdown."""
 
-import logging.config
+import logging
 import signal
 import socket
 import sys
@@ -9,8 +9,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from app.claims import Taken, take_port
+from app.connection import Connection
 from app.main import create_app
 from worker.configuration import Configuration
+from worker.logs import set_up
 
 FAILED, REFUSED = 1, 2
 # Downloads and uploads may take this long to finish once the server is asked to stop.
@@ -32,20 +34,14 @@ class Server(uvicorn.Server):
 
 def run_api(configuration: Configuration, fd: int | None = None) -> int:
     """Serve until a signal. `fd` is a listening socket that the launcher has bound."""
-    logging.config.dictConfig(log_setup(configuration.log_level))
+    set_up(configuration)
     try:
         listener = take_port(configuration.host, configuration.port) if fd is None else socket.socket(fileno=fd)
     except Taken as refusal:
         print(f"ncp: {refusal}", file=sys.stderr)
         return REFUSED
     app = create_app(configuration)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,  # app.request_id writes its own line, with the id
-        timeout_graceful_shutdown=GRACE_SECONDS,
-        server_header=False,
-    )
+    config = uvicorn_config(app, configuration)
     log.info("listening on %s port %d", *listener.getsockname()[:2])
     with listener:
         server = Server(config, app)
@@ -55,15 +51,19 @@ def run_api(configuration: Configuration, fd: int | None = None) -> int:
     return 0 if server.started else FAILED
 
 
-def log_setup(level: str) -> dict[str, object]:
-    """One line per record, each with the request id."""
-    return {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "filters": {"request_id": {"()": "app.request_id.AddRequestId"}},
-        "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s [%(request_id)s] %(message)s"}},
-        "handlers": {
-            "stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["request_id"]},
-        },
-        "root": {"level": level.upper(), "handlers": ["stderr"]},
-    }
+def uvicorn_config(app: FastAPI, configuration: Configuration) -> uvicorn.Config:
+    """Connections are watched by app.connection; app.request_id writes its own line per answer."""
+
+    class Watched(Connection):
+        slow_seconds = configuration.slow_seconds
+        too_slow = staticmethod(app.state.numbers.too_slow)
+
+    return uvicorn.Config(
+        app,
+        http=Watched,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        server_header=False,
+    )

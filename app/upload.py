@@ -26,11 +26,15 @@ def tensor_stream(request: Request) -> AsyncIterator[bytes] | FormFile:
     """The tensor's bytes, however they were sent."""
     content_type = request.headers.get("content-type", "")
     if request.headers.get("content-encoding", "identity") != "identity":
-        raise UnsupportedMedia("The body is compressed; send the .npy file as it is.")
+        raise UnsupportedMedia("The body is compressed.", "send the .npy file as it is")
     if content_type.lower().startswith("multipart/form-data"):
         return FormFile(content_type, request.stream())
     if content_type.lower().startswith(("multipart/", "application/json")):
-        raise UnsupportedMedia(f"{content_type} is no tensor; send application/octet-stream or multipart/form-data.")
+        problem, remedy = (
+            f"A body of type {content_type} is no tensor.",
+            "send application/octet-stream or multipart/form-data",
+        )
+        raise UnsupportedMedia(problem, remedy)
     return request.stream()
 
 

@@ -3,13 +3,13 @@
 Forked, it shares the parent's loaded libraries and starts in milliseconds; a new interpreter would need over a second.
 """
 
+import logging
 import math
 import os
 import resource
 import select
 import signal
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,12 +17,15 @@ from worker.claim_records import Standing
 from worker.configuration import Configuration
 from worker.contract import Claim
 from worker.errors import Unavailable
+from worker.logs import Subject, concern_process
 from worker.process import die_with_parent
 from worker.run import run_job
 from worker.stopping import Stopping
 
 # What the threads of a job map for themselves: a stack each, and the work space of its BLAS.
 BYTES_PER_THREAD = 96 << 20
+
+log = logging.getLogger("ncp.job")
 
 
 def run_apart(
@@ -45,6 +48,11 @@ def run_apart(
     _wait(pid, alive, stopping, Sight(look, configuration))
     os.close(alive)
     return _death(os.waitpid(pid, 0)[1])
+
+
+def subject_of(claim: Claim) -> Subject:
+    """A job's lines carry the id of the request that submitted it."""
+    return Subject(claim.request_id, claim.owner, claim.job_id)
 
 
 class Sight:
@@ -94,11 +102,12 @@ def _be_the_job(claim: Claim, configuration: Configuration, parent: int) -> None
     code = 1
     try:
         die_with_parent(parent)
+        concern_process(subject_of(claim))
         _limit_memory(configuration)
         run_job(claim, configuration)
         code = 0
     except BaseException:
-        traceback.print_exc()
+        log.exception("the job's process failed")
     finally:
         os._exit(code)
 

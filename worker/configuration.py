@@ -1,13 +1,23 @@
 """The one reader of environment variables."""
 
 import os
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 GIB = 1 << 30
+ORIGIN = re.compile(r"https?://[^/\s*]+")
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _parts(text: str | None) -> list[str]:
+    return [part.strip().rstrip("/") for part in (text or "").split(",") if part.strip()]
 
 
 class Configuration(BaseSettings):
@@ -71,7 +81,30 @@ class Configuration(BaseSettings):
     min_free_bytes: int = Field(
         GIB // 4, ge=0, description="free disk below which uploads are refused and the server is not ready"
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="how much is logged")
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
+        "info", description="how much is logged"
+    )
+    log_format: Annotated[Literal["human", "json"], BeforeValidator(_lower)] = Field(
+        "human", description="human: lines to read; json: one object per line"
+    )
+    slow_seconds: float = Field(
+        30, gt=0, description="a client that moves less than 16 KiB in this time, or sends no whole header, is closed"
+    )
+    cors_origins: str | None = Field(
+        None, description="origins whose pages may call the API from a browser, separated by commas; left out, none"
+    )
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, value: str | None) -> str | None:
+        wrong = [origin for origin in _parts(value) if not ORIGIN.fullmatch(origin)]
+        if wrong:
+            raise ValueError(f"{wrong[0]!r} is no origin; write https://host or https://host:port")
+        return value
+
+    @property
+    def allowed_origins(self) -> list[str]:
+        return _parts(self.cors_origins)
 
     @property
     def threads_per_job(self) -> int:

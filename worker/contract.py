@@ -5,6 +5,7 @@ from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 from pydantic import AwareDatetime, ConfigDict, Field
 
 from solvers import Settings
+from solvers.settings import Whole
 from solvers.state import Phase, StopReason
 from worker.value import Value
 
@@ -52,7 +53,7 @@ class JobRequest(Settings):
 
     tensor_id: Id = Field(description="the tensor to decompose")
     name: Name | None = Field(None, description="a name for people")
-    priority: int = Field(0, ge=-10, le=10, description="higher runs first among the same owner's jobs")
+    priority: Whole = Field(0, ge=-10, le=10, description="higher runs first among the same owner's jobs")
     initial: InitialJob | None = Field(None, description="start from another job's factors instead of the seed")
 
     def settings(self) -> Settings:
@@ -161,6 +162,7 @@ class Claim(Value):
 
     job_id: str
     owner: str
+    request_id: str | None = Field(description="of the request that submitted the job")
     fence: int
     attempt: int
     sha256: str = Field(description="of the tensor")

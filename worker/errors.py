@@ -4,10 +4,11 @@
 class NotFound(LookupError):
     """No such tensor or job, or not the caller's own: the two look the same from outside."""
 
-    def __init__(self, kind: str, id: str) -> None:
+    def __init__(self, kind: str, id: str, field: str | None = None) -> None:
         super().__init__(f"there is no {kind} {id}")
         self.kind = kind
         self.id = id
+        self.field = field or (f"{kind}_id" if kind in ("tensor", "job") else kind)
 
 
 class InUse(Exception):

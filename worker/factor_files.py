@@ -57,7 +57,7 @@ def find(folder: Path, name: str) -> FactorsFile:
     """The file called `name`. NotFound if there never is one in such a folder, FileNotFoundError if it is gone."""
     entry = json.loads((folder / MANIFEST).read_text()).get(name)
     if entry is None:
-        raise NotFound("file", name)
+        raise NotFound("factor", name.removesuffix(".npy"), field="mode")
     return FactorsFile(folder / name, entry["sha256"], entry["nbytes"])
 
 

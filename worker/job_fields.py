@@ -37,15 +37,17 @@ def job_from(fields: Fields, position: int | None) -> Job:
 
 
 def claim_from(fields: Fields) -> Claim:
+    request: dict[str, Any] = json.loads(fields["request"])
     published = _progress(fields)
     return Claim(
         job_id=fields["id"],
         owner=fields["owner"],
+        request_id=request.get("request_id"),
         fence=int(fields["fence"]),
         attempt=int(fields["attempt"]),
         sha256=fields["sha256"],
         initial_job_id=fields.get("initial"),
-        settings=Settings.model_validate(json.loads(fields["request"])["settings"]),
+        settings=Settings.model_validate(request["settings"]),
         checkpoint=fields.get("checkpoint"),
         published=published,
         spent_seconds=max(float(fields.get("spent", 0)), published.seconds if published else 0.0),

@@ -19,7 +19,12 @@ BATCH = 1000
 
 class JobRecords(Link):
     def submit(
-        self, owner: str, request: JobRequest, key: str | None = None, limits: Limits = UNLIMITED
+        self,
+        owner: str,
+        request: JobRequest,
+        key: str | None = None,
+        limits: Limits = UNLIMITED,
+        request_id: str | None = None,
     ) -> tuple[Job, bool]:
         """Queue a job; durable when this returns. The same key and body give the same job again: (job, True).
 
@@ -35,7 +40,7 @@ class JobRecords(Link):
             initial,
             request.priority,
             request.method,
-            _stored(request, limits.job_seconds),
+            _stored(request, limits.job_seconds, request_id),
             name,
             _digest(request),
             int(self._configuration.idempotency_hours * 3_600_000),
@@ -49,8 +54,9 @@ class JobRecords(Link):
         if outcome == "reused":
             raise KeyReused("this Idempotency-Key was used with another body")
         if outcome.startswith("no "):
-            missing = ("tensor", request.tensor_id) if outcome == "no tensor" else ("job", initial)
-            raise NotFound(*missing)
+            if outcome == "no tensor":
+                raise NotFound("tensor", request.tensor_id)
+            raise NotFound("job", initial, field="initial.job_id")
         return self.job(owner, found[0]), outcome == "replayed"
 
     def replay(self, owner: str, request: JobRequest, key: str) -> Job | None:
@@ -162,12 +168,12 @@ def _key_name(owner: str, key: str) -> str:
     return keys.idempotency(owner, sha256(key.encode()).hexdigest())
 
 
-def _stored(request: JobRequest, max_seconds: float | None) -> str:
+def _stored(request: JobRequest, max_seconds: float | None, request_id: str | None) -> str:
     """What the record keeps as it was asked. The settings are complete, so later defaults do not change old jobs."""
     settings = request.settings().model_dump(mode="json")
     if settings["stop"]["max_seconds"] is None:
         settings["stop"]["max_seconds"] = max_seconds
-    return json.dumps({"name": request.name, "settings": settings, "study_id": None})
+    return json.dumps({"name": request.name, "settings": settings, "study_id": None, "request_id": request_id})
 
 
 def _digest(request: JobRequest) -> str:

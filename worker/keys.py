@@ -6,6 +6,8 @@ LEASES = PREFIX + "leases"
 WAITING = PREFIX + "waiting"
 UNSETTLED = PREFIX + "unsettled"
 WORKERS = PREFIX + "workers"
+QUEUED = PREFIX + "queued"
+COUNTS = PREFIX + "counts"
 OWNERS = PREFIX + "owners"
 # Jobs and contents whose record was deleted, by time, until their files are gone for certain.
 DISCARDED = PREFIX + "discarded"

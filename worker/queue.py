@@ -1,6 +1,5 @@
 """The Celery side: one queue of wake-up calls, and a worker that listens to it."""
 
-import logging
 import os
 import socket
 from functools import cache
@@ -10,6 +9,7 @@ from celery import Celery, signals
 
 from worker import keys
 from worker.configuration import Configuration
+from worker.logs import ignore_celery_as_root, set_up
 
 QUEUE = "work"
 TASK = "ncp.work"
@@ -63,6 +63,8 @@ def run_worker(configuration: Configuration) -> int:
     from worker.tidier import Tidier
     from worker.warm import warm
 
+    set_up(configuration)
+    ignore_celery_as_root()
     warm()
     name = worker_name()
     celery = queue_of(configuration)
@@ -73,7 +75,7 @@ def run_worker(configuration: Configuration) -> int:
     for thread in beside:
         signals.worker_ready.connect(lambda thread=thread, **_: thread.start(), weak=False)
         signals.worker_shutdown.connect(lambda thread=thread, **_: thread.end(), weak=False)
-    logging.getLogger("ncp").setLevel(configuration.log_level.upper())
+    signals.setup_logging.connect(lambda **_: None, weak=False)  # else Celery sets up its own
     celery.worker_main(_arguments(configuration, name))
     return 0
 
@@ -85,12 +87,7 @@ def _arguments(configuration: Configuration, name: str) -> list[str]:
         "--pool=prefork",
         f"--concurrency={configuration.workers}",
         f"--hostname={name}",
-        f"--loglevel={max(configuration.log_level, 'info', key=_LEVELS.index)}",
         "--without-gossip",
         "--without-mingle",
         "--without-heartbeat",
     ]
-
-
-# Celery's own debug messages tell of its event loop, not of jobs.
-_LEVELS = ["debug", "info", "warning", "error"]

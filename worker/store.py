@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import time
@@ -19,6 +20,7 @@ from worker.results import JobFolder
 from worker.uploads import Upload, kept_digest
 
 SETTLED_SECONDS = 60.0
+PLAIN = re.compile(r"[A-Za-z0-9-]{1,64}")
 # No living attempt leaves a file that it is writing untouched for so long.
 WRITING_SECONDS = 3600.0
 
@@ -38,7 +40,7 @@ class Store:
         return Upload(self._uploads / secrets.token_hex(8), self._tensors, self._lock)
 
     def tensor_path(self, sha256: str) -> Path:
-        return self._tensors / f"{sha256}.npy"
+        return self._tensors / f"{_plain('tensor content', sha256)}.npy"
 
     def open_tensor(self, sha256: str) -> NDArray[Any]:
         """A read-only memory map."""
@@ -86,12 +88,12 @@ class Store:
 
     def job(self, job_id: str) -> JobFolder:
         """Checkpoints, factors and history of a job."""
-        return JobFolder(self._jobs / job_id, job_id)
+        return JobFolder(self._jobs / _plain("job", job_id), job_id)
 
     def remove_job(self, job_id: str) -> None:
         """Of a job whose record is gone. Whoever is moving its history finds that out, and removes the rest."""
         try:
-            remove(self._jobs / job_id)
+            remove(self._jobs / _plain("job", job_id))
         except OSError as error:
             if error.errno != errno.ENOTEMPTY:
                 raise
@@ -111,10 +113,17 @@ class Store:
             return 0  # somebody else has just removed it
 
     def job_path(self, job_id: str) -> Path:
-        return self._jobs / job_id
+        return self._jobs / _plain("job", job_id)
 
     def free_bytes(self) -> int:
         return shutil.disk_usage(self.root).free
+
+
+def _plain(kind: str, name: str) -> str:
+    """Names come from records, never from callers; should one ever slip through, it still leads nowhere."""
+    if not PLAIN.fullmatch(name):
+        raise NotFound(kind, name)
+    return name
 
 
 def _open_lock(path: Path) -> BinaryIO:

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
-import uvicorn
 from fastapi import FastAPI, Request
 from numpy.typing import NDArray
 
 from app.callers import Caller, Identify, local_caller
 from app.main import create_app
-from app.server import Server
+from app.server import Server, uvicorn_config
 from tests.stack import wait_for
 from worker.configuration import Configuration
 
@@ -45,7 +44,8 @@ def api(
     """Ready when the context begins; ended as SIGTERM ends it. With `keys` it asks for them, as a real one does."""
     app = create_app(configuration, None if keys else owner_by_header(configuration))
     extend(app)
-    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=10)
+    config = uvicorn_config(app, configuration)
+    config.port = 0
     server = Server(config, app)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -56,7 +56,11 @@ def test_a_norm_out_of_range_is_refused_before_it_is_queued(front: httpx.Client)
 
 @pytest.mark.parametrize(
     ("path", "allowed"),
-    [("/v1/jobs", {"GET", "POST"}), ("/v1/jobs/x", {"DELETE", "GET"}), ("/v1/tensors/x/content", {"GET", "HEAD"})],
+    [
+        ("/v1/jobs", {"GET", "HEAD", "POST"}),
+        ("/v1/jobs/x", {"DELETE", "GET", "HEAD"}),
+        ("/v1/tensors/x/content", {"GET", "HEAD"}),
+    ],
 )
 def test_a_wrong_method_names_all_the_right_ones(front: httpx.Client, path: str, allowed: set[str]) -> None:
     answer = front.put(path)

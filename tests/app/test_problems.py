@@ -7,10 +7,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from app.request_id import AddRequestId
 from tests.app.api import Api, api, client, planted, refused, submit, upload
 from tests.stack import embedded_redis
 from worker.configuration import Configuration
+from worker.logs import AddSubject
 
 
 def test_an_unknown_path_is_a_problem(front: httpx.Client) -> None:
@@ -45,7 +45,7 @@ def test_the_callers_request_id_is_kept_if_it_is_harmless(front: httpx.Client) -
 
 
 def test_every_answer_has_a_log_line_with_its_request_id(front: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.handler.addFilter(AddRequestId())
+    caplog.handler.addFilter(AddSubject())
     caplog.set_level(logging.INFO)
     answer = front.get("/v1/jobs/nothing", headers={"X-Request-Id": "traced"})
     assert answer.headers["x-request-id"] == "traced"

@@ -31,7 +31,7 @@ def row(iteration: int) -> Progress:
 @pytest.fixture
 def settings(tmp_path: Path) -> Iterator[Configuration]:
     """A Redis of its own: here the test is the worker."""
-    with embedded_redis(tmp_path, event_buffer=50, keep_alive_seconds=0.3) as made:
+    with embedded_redis(tmp_path, event_buffer=50, keep_alive_seconds=0.3, slow_seconds=1) as made:
         yield made
 
 

@@ -27,6 +27,7 @@ STANDING = (
     "ncp:serving",
     "ncp:served",
     "ncp:workers",
+    "ncp:counts",
     "ncp:owners",
     "ncp:usage:",
     "ncp:discarded",

@@ -83,7 +83,7 @@ def test_a_port_in_use_is_one_clear_line_and_exit_code_two(tmp_path: Path) -> No
         refused = serve(tmp_path / "data", "--port", str(port))
     assert refused.returncode == 2
     assert refused.stderr.splitlines() == [
-        f"ncp: port {port} on 127.0.0.1 cannot be used (Address already in use); choose another with --port"
+        f"ncp: port {port} on 127.0.0.1 cannot be used (Address already in use); choose another with --port or NCP_PORT"
     ]
     assert not (tmp_path / "data").exists()
 

@@ -4,6 +4,7 @@ local CRASHES = 3 -- attempts in a row that may die without advancing
 
 local function key(kind, id) return 'ncp:' .. kind .. ':' .. id end
 local LEASES, WAITING, UNSETTLED = 'ncp:leases', 'ncp:waiting', 'ncp:unsettled'
+local QUEUED, COUNTS = 'ncp:queued', 'ncp:counts' -- since when each job waits; what has happened so often
 
 local function now()
   local time = redis.call('TIME')
@@ -13,6 +14,9 @@ end
 local function field(id, name) return redis.call('HGET', key('job', id), name) end
 local function number(id, name) return tonumber(field(id, name) or 0) end
 local function set(id, ...) redis.call('HSET', key('job', id), ...) end
+
+-- What has happened on this server, for /metrics.
+local function tally(what, by) redis.call('HINCRBY', COUNTS, what, by) end
 
 -- What an owner has taken: bytes, ended jobs by state, computing seconds.
 local function count(owner, name, amount) redis.call('HINCRBY', key('usage', owner), name, amount) end
@@ -32,7 +36,11 @@ local function computed_seconds(id)
 end
 
 -- Only the holder of the newest claim may write, and only while the job runs.
-local function holds(id, fence) return field(id, 'fence') == fence and field(id, 'state') == 'running' end
+local function holds(id, fence)
+  if field(id, 'fence') == fence and field(id, 'state') == 'running' then return true end
+  tally('fenced_writes', 1)
+  return false
+end
 
 -- An event id is <last published iteration>-<changes since then>: it grows, and a stored history gives the same.
 local function announce(id, kind, payload)
@@ -52,12 +60,14 @@ local function enqueue(id)
   local score = (10 - number(id, 'priority')) * 1e12 + number(id, 'sequence')
   redis.call('ZADD', key('queue', owner), score, id)
   redis.call('SADD', WAITING, owner)
+  redis.call('ZADD', QUEUED, now(), id)
   enter(id, 'queued')
 end
 
 local function leave_queue(id)
   local owner = field(id, 'owner')
   redis.call('ZREM', key('queue', owner), id)
+  redis.call('ZREM', QUEUED, id)
   if redis.call('ZCARD', key('queue', owner)) == 0 then redis.call('SREM', WAITING, owner) end
 end
 
@@ -95,6 +105,7 @@ local function finish(id, state, result, failure)
   if result ~= '' then set(id, 'result', result) end
   if failure ~= '' then set(id, 'error', failure) end
   set(id, 'finished_at', now())
+  tally('ended_' .. state, 1)
   count(field(id, 'owner'), state, 1)
   redis.call('HINCRBYFLOAT', key('usage', field(id, 'owner')), 'seconds', computed_seconds(id))
   enter(id, state)
