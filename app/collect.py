@@ -36,5 +36,5 @@ def _collect(configuration: Configuration, dry_run: bool) -> None:
         print(f"{verb} {removed}")
         counts[removed.kind] += 1
         nbytes += removed.nbytes
-    told = ", ".join(f"{counts[kind]} {kind}s" for kind in ("job", "tensor", "file"))
+    told = ", ".join(f"{counts[kind]} {kind}{'' if counts[kind] == 1 else 's'}" for kind in ("job", "tensor", "file"))
     print(f"{verb} {told}: {nbytes:,} bytes")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from anyio import to_thread
 
 from app.live import Live
-from worker.contract import Event
+from app.wire import Told, told
 from worker.errors import NotFound, Unavailable
 from worker.event_records import parse_event_id
 from worker.records import Records
@@ -25,6 +25,7 @@ class Follower:
         self._live = live
         self._job_id = job_id
         self._position = after
+        self._place = parse_event_id(after)
         self._keep_alive_seconds = keep_alive_seconds
         self._ended = False
 
@@ -35,7 +36,7 @@ class Follower:
         async for text in self._recorded():
             yield text
         with self._live.watch(self._job_id, self._position) as subscription:
-            events: list[Event] = []
+            events: list[Told] = []
             while not (self._ended or self._live.closed):
                 if events:
                     yield self._unseen(events)
@@ -52,11 +53,11 @@ class Follower:
                 return
             yield self._unseen(page)
 
-    def _next_page(self) -> Sequence[Event]:
+    def _next_page(self) -> Sequence[Told]:
         """Nothing while Redis is away: the client stays, the next silence asks again."""
         try:
             over = self._records.has_ended(self._job_id)  # asked first: what it announces is then in the record
-            page = self._records.events_after(self._job_id, self._position, PAGE)
+            page = [told(event) for event in self._records.events_after(self._job_id, self._position, PAGE)]
             self._ended = over and not page
             return page
         except Unavailable as error:
@@ -66,14 +67,9 @@ class Follower:
             self._ended = True
             return []
 
-    def _unseen(self, events: Sequence[Event]) -> bytes:
-        fresh = [event for event in events if parse_event_id(event.id) > parse_event_id(self._position)]
+    def _unseen(self, events: Sequence[Told]) -> bytes:
+        fresh = [event for event in events if event.place > self._place]
         if fresh:
-            self._position = fresh[-1].id
-            self._ended = fresh[-1].kind == "end"
-        return b"".join(map(wire, fresh))
-
-
-def wire(event: Event) -> bytes:
-    """The event as SSE has it. The payload is JSON on one line."""
-    return f"id: {event.id}\nevent: {event.kind}\ndata: {event.payload}\n\n".encode()
+            last = fresh[-1]
+            self._position, self._place, self._ended = last.id, last.place, last.is_end
+        return b"".join([event.text for event in fresh])

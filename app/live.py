@@ -12,7 +12,7 @@ import redis.asyncio
 import redis.exceptions
 from anyio import to_thread
 
-from worker.contract import Event
+from app.wire import Told, told
 from worker.errors import NotFound, Unavailable
 from worker.records import Records
 
@@ -28,11 +28,11 @@ class Subscription:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._events: deque[Event] = deque()
+        self._events: deque[Told] = deque()
         self._news = asyncio.Event()
         self._behind = False
 
-    def offer(self, events: Sequence[Event]) -> None:
+    def offer(self, events: Sequence[Told]) -> None:
         self._behind = self._behind or len(self._events) + len(events) > self._limit
         if self._behind:
             self._events.clear()
@@ -43,10 +43,11 @@ class Subscription:
     def wake(self) -> None:
         self._news.set()
 
-    async def take(self, seconds: float) -> list[Event]:
+    async def take(self, seconds: float) -> list[Told]:
         """What has come. Nothing after a silence, an overflow or a wake-up: then the record knows more."""
         try:
-            await asyncio.wait_for(self._news.wait(), seconds)
+            async with asyncio.timeout(seconds):  # not wait_for, which makes a task for each
+                await self._news.wait()
         except TimeoutError:
             return []
         self._news.clear()
@@ -121,17 +122,19 @@ class Live:
         positions: dict[Any, Any] = {key: self._jobs[job_id].position for key, job_id in jobs.items()}
         answer: Any = await self._redis.xread(positions, count=BATCH, block=BLOCK_MILLISECONDS)
         for key, entries in answer:
-            events = await to_thread.run_sync(self._events, jobs[key], entries)
+            if entries[-1][1]["kind"] == "end":  # carries the job, which is asked of Redis: in a thread
+                events = await to_thread.run_sync(self._events, jobs[key], entries)
+            else:
+                events = self._events(jobs[key], entries)
             self._hand_out(jobs[key], entries[-1][0], events)
 
-    def _events(self, job_id: str, entries: Sequence[tuple[str, dict[str, str]]]) -> list[Event]:
-        """In a thread: the last event of a job carries the job, which is asked of Redis."""
+    def _events(self, job_id: str, entries: Sequence[tuple[str, dict[str, str]]]) -> list[Told]:
         try:
-            return [self._records.event(job_id, entry_id, entry) for entry_id, entry in entries]
+            return [told(self._records.event(job_id, entry_id, entry)) for entry_id, entry in entries]
         except NotFound:
             return []
 
-    def _hand_out(self, job_id: str, position: str, events: Sequence[Event]) -> None:
+    def _hand_out(self, job_id: str, position: str, events: Sequence[Told]) -> None:
         """Without events the job has been deleted: its watchers look at the record, and find that out."""
         watched = self._jobs.get(job_id)
         if watched is None:

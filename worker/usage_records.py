@@ -65,8 +65,12 @@ class UsageRecords(Link):
         with away_is_unavailable():
             pipe = self._redis.pipeline(transaction=False)
             for id in ids:
-                pipe.hget(keys.job(id), "progress")
-            return {id: json.loads(text)["seconds"] for id, text in zip(ids, pipe.execute(), strict=True) if text}
+                pipe.hmget(keys.job(id), "progress", "spent")
+            return {id: _seconds(*found) for id, found in zip(ids, pipe.execute(), strict=True)}
+
+
+def _seconds(progress: str | None, spent: str | None) -> float:
+    return max(json.loads(progress)["seconds"] if progress else 0.0, float(spent or 0))
 
 
 def _usage(owner: str, counts: dict[str, str], queued: int, running: set[str], seconds: dict[str, float]) -> Usage:

@@ -31,7 +31,7 @@ def test_gc_works_beside_a_server_and_without_one(tmp_path: Path) -> None:
         assert lab.get(f"/v1/jobs/{second}/factors").status_code == 200
     without = gc(running.data, "--keep-jobs-days", "0")
     assert without.returncode == 0, without.stderr
-    assert "removed 1 jobs" in without.stdout
+    assert "removed 1 job, " in without.stdout
     assert not list((running.data / "jobs").iterdir())
     with server(tmp_path, min_free_bytes=1) as running, client(running.address) as lab:
         assert lab.get("/v1/jobs").json()["items"] == []
@@ -43,7 +43,7 @@ def test_gc_finds_a_server_whose_socket_lies_elsewhere(tmp_path: Path) -> None:
     folder.mkdir()
     with server(folder, min_free_bytes=1) as running, client(running.address) as lab:
         upload(lab, planted(6, 5, 4))
-        assert "removed 0 jobs, 1 tensors" in gc(running.data, "--keep-tensors-days", "0").stdout
+        assert "removed 0 jobs, 1 tensor, " in gc(running.data, "--keep-tensors-days", "0").stdout
 
 
 def test_gc_never_judges_by_an_empty_redis(tmp_path: Path) -> None:

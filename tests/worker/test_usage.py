@@ -96,6 +96,8 @@ def test_jobs_are_counted_by_state_and_their_seconds_for_good(records: Records, 
     assert claim is not None
     records.publish(claim, [row(1), row(200)])
     assert records.usage("local").computing_seconds == pytest.approx(2.0)
+    records.renew(claim, 3.5)  # some of it was lost in an attempt that died
+    assert records.usage("local").computing_seconds == pytest.approx(3.5)
     records.fail(claim, FAILURE)
     records.cancel("local", jobs[1].id)
     assert counted(records) == JobCounts(queued=1, running=0, succeeded=0, failed=1, cancelled=1)
@@ -103,7 +105,7 @@ def test_jobs_are_counted_by_state_and_their_seconds_for_good(records: Records, 
         records.settle(job.id)
         records.delete_job("local", job.id)
     assert counted(records) == JobCounts(queued=1, running=0, succeeded=0, failed=0, cancelled=0)
-    assert records.usage("local").computing_seconds == pytest.approx(2.0)
+    assert records.usage("local").computing_seconds == pytest.approx(3.5)
     assert records.usage("nobody").computing_seconds == 0
 
 

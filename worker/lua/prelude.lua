@@ -30,9 +30,10 @@ local function live_jobs(owner)
   return redis.call('ZCARD', key('queue', owner)) + redis.call('SCARD', key('running', owner))
 end
 
+-- What attempts that died have computed in vain counts as well.
 local function computed_seconds(id)
   local progress = field(id, 'progress')
-  return progress and cjson.decode(progress).seconds or 0
+  return math.max(progress and cjson.decode(progress).seconds or 0, number(id, 'spent'))
 end
 
 -- Only the holder of the newest claim may write, and only while the job runs.
