@@ -85,7 +85,7 @@ def test_an_unknown_tensor_or_initial_job_is_not_found(front: httpx.Client, tens
     body = {"tensor_id": "nothing", "rank": 3, "method": "hals"}
     assert refused(front.post("/v1/jobs", json=body), 404, "not-found")["errors"][0]["field"] == "tensor_id"
     body = {"tensor_id": tensor, "rank": 3, "method": "hals", "initial": {"job_id": "nothing"}}
-    assert refused(front.post("/v1/jobs", json=body), 404, "not-found")["errors"][0]["field"] == "job_id"
+    assert refused(front.post("/v1/jobs", json=body), 404, "not-found")["errors"][0]["field"] == "initial.job_id"
 
 
 def test_a_job_that_needs_too_much_memory_is_refused(front: httpx.Client, tensor: str) -> None:

@@ -19,7 +19,7 @@ from worker.store import Store
 
 LAPSED = 2 * 86_400_000
 # Counters, totals of owners, and notes of deletions outlive what they tell of.
-STANDING = ("ncp:sequence", "ncp:serving", "ncp:served", "ncp:owners", "ncp:usage:", keys.DISCARDED)
+STANDING = ("ncp:sequence", "ncp:serving", "ncp:served", "ncp:owners", "ncp:usage:", keys.COUNTS, keys.DISCARDED)
 
 
 def tidied(configuration: Configuration, dry_run: bool = False, **kept: float) -> list[Removed]:
