@@ -5,7 +5,7 @@ from tests.worker.running import Lab
 from worker.contract import Job
 from worker.wake import wake
 
-TENSOR = random_tensor(6000, 20, 20)
+TENSOR = random_tensor(4000, 20, 20)
 
 
 def submit_slow(lab: Lab, **stop: float) -> Job:
