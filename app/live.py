@@ -31,6 +31,8 @@ class Subscription:
         self._events: deque[Told] = deque()
         self._news = asyncio.Event()
         self._behind = False
+        self._waiting_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     def offer(self, events: Sequence[Told]) -> None:
         self._behind = self._behind or len(self._events) + len(events) > self._limit
@@ -45,16 +47,28 @@ class Subscription:
 
     async def take(self, seconds: float) -> list[Told]:
         """What has come. Nothing after a silence, an overflow or a wake-up: then the record knows more."""
-        try:
-            async with asyncio.timeout(seconds):  # not wait_for, which makes a task for each
-                await self._news.wait()
-        except TimeoutError:
-            return []
+        loop = asyncio.get_running_loop()
+        self._waiting_since = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(seconds, self._look, seconds)
+        await self._news.wait()
         self._news.clear()
         self._behind = False
         taken = list(self._events)
         self._events.clear()
         return taken
+
+    def _look(self, seconds: float) -> None:
+        """One timer that looks whether it was silent: setting one for every event would cost more than the event."""
+        loop = asyncio.get_running_loop()
+        left = self._waiting_since + seconds - loop.time()
+        if left <= 0:
+            self.wake()
+        self._timer = loop.call_later(left if left > 0 else seconds, self._look, seconds)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 @dataclass
@@ -86,6 +100,7 @@ class Live:
         try:
             yield subscription
         finally:
+            subscription.close()
             watched.subscriptions.discard(subscription)
             if not watched.subscriptions:
                 self._jobs.pop(job_id, None)

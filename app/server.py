@@ -1,5 +1,6 @@
 """uvicorn, told to let event streams end first: they would hold up its shutdown."""
 
+import gc
 import logging
 import signal
 import socket
@@ -42,6 +43,7 @@ def run_api(configuration: Configuration, fd: int | None = None) -> int:
         return REFUSED
     app = create_app(configuration)
     config = uvicorn_config(app, configuration)
+    gc.freeze()  # what is loaded stays: looking through all of it again and again stops every client for 0.1 s
     log.info("listening on %s port %d", *listener.getsockname()[:2])
     with listener:
         server = Server(config, app)

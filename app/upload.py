@@ -1,10 +1,12 @@
 """The bytes of an upload on their way to the disk: streamed, counted, written and hashed in a thread."""
 
+import asyncio
 import base64
 import binascii
 import re
 from collections.abc import AsyncIterator, Callable
 from errno import ENOSPC
+from functools import partial
 
 from anyio import to_thread
 from fastapi import Request
@@ -71,17 +73,43 @@ def expected_sha256(request: Request) -> str | None:
 async def receive(
     stream: AsyncIterator[bytes] | FormFile, upload: Upload, limit: int | None, has_room: Callable[[], None]
 ) -> None:
-    """Everything to the disk, never more than a few pieces in memory. `has_room` is asked as it grows."""
+    """Everything to the disk, never more than a few pieces in memory. `has_room` is asked as it grows.
+
+    The next pieces are received while a thread writes and hashes the last ones.
+    """
     held: list[bytes] = []
     waiting = size = 0
-    async for piece in stream:
-        size, waiting = size + len(piece), waiting + len(piece)
-        check_length(size, limit)
-        held.append(piece)
-        if waiting >= CHUNK:
-            await to_thread.run_sync(_write, upload, held, has_room)
-            held, waiting = [], 0
-    await to_thread.run_sync(_write, upload, held, has_room)
+    async with _InTurn() as writes:
+        async for piece in stream:
+            size, waiting = size + len(piece), waiting + len(piece)
+            check_length(size, limit)
+            held.append(piece)
+            if waiting >= CHUNK:
+                await writes.next(partial(_write, upload, held, has_room))
+                held, waiting = [], 0
+        await writes.next(partial(_write, upload, held, has_room))
+
+
+class _InTurn:
+    """One write at a time, in a thread. At the end none is under way: the file may be closed."""
+
+    def __init__(self) -> None:
+        self._running: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> "_InTurn":
+        return self
+
+    async def next(self, write: Callable[[], None]) -> None:
+        await self._settled()
+        self._running = asyncio.ensure_future(to_thread.run_sync(write))
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._settled()
+
+    async def _settled(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await running
 
 
 def _write(upload: Upload, pieces: list[bytes], has_room: Callable[[], None]) -> None:

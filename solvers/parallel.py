@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TypeAlias, TypeVar
 
 import numpy as np
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from solvers.arrays import Float64
 from solvers.errors import InvalidInput
@@ -38,6 +38,7 @@ class _SingleThreadedBlas:
     def __enter__(self) -> None:
         with self._lock:
             if self._inside == 0:
+                _take_control()
                 self._limit = _blas().limit(limits=1)
             self._inside += 1
 
@@ -45,7 +46,14 @@ class _SingleThreadedBlas:
         with self._lock:
             self._inside -= 1
             if self._inside == 0:
+                _take_control()
                 self._limit.restore_original_limits()
+                _take_control()  # and leave it to nobody
+
+
+def _take_control() -> None:
+    """Else OpenBLAS would heed only the thread that limited it first, for as long as that one lives, and no other."""
+    OpenBLASController.clear_controlling_thread(force=True)
 
 
 @cache

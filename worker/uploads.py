@@ -3,13 +3,14 @@
 import fcntl
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
 
 from worker.errors import BadTensor
 from worker.files import flush_folder, full_is_store_full, open_private
-from worker.npy import Facts, inspect
+from worker.npy import Facts, inspect, read_header
 
 
 class Upload:
@@ -51,9 +52,11 @@ class Upload:
         sha256 = self.sha256
         if expected_sha256 is not None and expected_sha256.lower() != sha256:
             raise BadTensor("Repr-Digest", f"does not match: the body's SHA-256 is {sha256}", "upload it again")
-        facts = inspect(self._path, threads)
-        with full_is_store_full():
-            os.fsync(self._file)
+        read_header(self._path)  # what is no tensor at all is refused before anything is flushed
+        with full_is_store_full(), ThreadPoolExecutor(1) as beside:
+            flushed = beside.submit(os.fsync, self._file.fileno())  # while the entries are looked at
+            facts = inspect(self._path, threads)
+            flushed.result()
             self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_SH)
             self._leave_note(sha256)

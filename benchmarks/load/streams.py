@@ -23,14 +23,20 @@ def measure(tell: Callable[[], object]) -> Iterator[Figure]:
     with front(lease_seconds=600) as running:
         records = Records.of(running.configuration)
         claims = _running_jobs(records, running)
-        delays, megabytes = _watched(running, records, claims, tell)
+        delays, megabytes, busy = _watched(running, records, claims, tell)
     expected = CLIENTS * EVENTS_PER_SECOND * SECONDS
     yield Figure(f"events delivered to {CLIENTS:,} clients in {SECONDS} s", f"{len(delays):,}",
                  f"{expected:,}", len(delays) == expected)  # fmt: skip
     yield Figure("an event's way, p50", f"{milliseconds(delays, 50):.1f} ms")
     yield at_most("an event's way, p99", milliseconds(delays, 99), LATE_MILLISECONDS, "ms")
+    yield Figure("computing time of the API for one event to one client", f"{1e6 * busy / len(delays):.0f} µs")
     grown = megabytes[-1] - megabytes[len(megabytes) // 4]
     yield at_most(f"growth of the API's memory meanwhile (of {megabytes[-1]:.0f} MB)", grown, FLAT_MEGABYTES, "MB")
+
+
+def _computing_seconds(running: Front) -> float:
+    times = running.process.cpu_times()
+    return times.user + times.system
 
 
 def _running_jobs(records: Records, running: Front) -> list[Claim]:
@@ -44,16 +50,18 @@ def _running_jobs(records: Records, running: Front) -> list[Claim]:
 
 def _watched(
     running: Front, records: Records, claims: Sequence[Claim], tell: Callable[[], object]
-) -> tuple[list[float], list[float]]:
+) -> tuple[list[float], list[float], float]:
     ids = [claim.job_id for claim in claims]
     told = [str(running.port), str(SECONDS + 3), str(CLIENTS), *ids]
     command = [sys.executable, "-m", "benchmarks.load.watchers", *told]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watchers:
         assert watchers.stdout is not None
         assert watchers.stdout.readline() == "connected\n"
+        before = _computing_seconds(running)
         megabytes = list(_publish(running, records, claims, tell))
+        busy = _computing_seconds(running) - before
         delays: list[float] = json.loads(watchers.stdout.read())
-    return delays, megabytes
+    return delays, megabytes, busy
 
 
 def _publish(running: Front, records: Records, claims: Sequence[Claim], tell: Callable[[], object]) -> Iterator[float]:

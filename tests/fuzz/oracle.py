@@ -13,7 +13,7 @@ MAX_HEADER = 64 << 10
 def tensor_in(content: bytes) -> "np.ndarray[Any, Any] | None":
     """The array, if the file is one from its first byte to its last and a server has no reason to refuse it."""
     found = _read(content)
-    if found is None or found.dtype.kind not in "fiub" or not found.size:
+    if found is None or not found.size:
         return None
     with np.errstate(all="ignore"):
         exact = found.ravel().astype(np.float64)
@@ -35,6 +35,6 @@ def _read(content: bytes) -> "np.ndarray[Any, Any] | None":
         return None
     if not 2 <= len(shape) <= 8 or any(type(length) is not int or length < 0 for length in shape):
         return None
-    if dtype.hasobject or file.tell() + math.prod(shape) * dtype.itemsize != len(content):
+    if dtype.kind not in "fiub" or file.tell() + math.prod(shape) * dtype.itemsize != len(content):
         return None
     return np.frombuffer(content, dtype, offset=file.tell()).reshape(shape, order="F" if fortran else "C")

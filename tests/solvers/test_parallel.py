@@ -56,6 +56,31 @@ def test_blas_is_limited_inside_and_restored_after_the_last_solver_leaves():
     assert blas_threads() == before
 
 
+def test_blas_is_limited_by_whichever_thread_solves_and_restored_by_whichever_is_last():
+    """Even if another thread, which still lives, was the first ever to limit it."""
+    before, seen = blas_threads(), []
+    inside, leave = threading.Event(), threading.Event()
+
+    def solve_beside():
+        with single_threaded_blas():
+            seen.append(blas_threads())
+            inside.set()
+            leave.wait(20)
+
+    with single_threaded_blas():
+        pass
+    for _ in range(2):
+        beside = threading.Thread(target=solve_beside)
+        beside.start()
+        inside.wait(20)
+        with single_threaded_blas():
+            seen.append(blas_threads())
+        leave.set()
+        beside.join()
+        assert blas_threads() == before
+    assert seen == [{1}] * 4
+
+
 def test_solvers_in_parallel_leave_blas_as_it_was():
     before, X = blas_threads(), planted(3).tensor
     asked = Settings(rank=3, method="anls-bpp", stop={"max_iterations": 30})
