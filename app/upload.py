@@ -75,19 +75,23 @@ async def receive(
 ) -> None:
     """Everything to the disk, never more than a few pieces in memory. `has_room` is asked as it grows.
 
-    The next pieces are received while a thread writes and hashes the last ones.
+    While a thread writes and hashes one buffer, the other is filled: the two are all the memory that an upload takes.
     """
-    held: list[bytes] = []
-    waiting = size = 0
+    filling, spare = bytearray(CHUNK), bytearray(CHUNK)
+    filled = size = 0
     async with _InTurn() as writes:
         async for piece in stream:
-            size, waiting = size + len(piece), waiting + len(piece)
+            size += len(piece)
             check_length(size, limit)
-            held.append(piece)
-            if waiting >= CHUNK:
-                await writes.next(partial(_write, upload, held, has_room))
-                held, waiting = [], 0
-        await writes.next(partial(_write, upload, held, has_room))
+            rest = memoryview(piece)
+            while rest:
+                taken = rest[: CHUNK - filled]
+                filling[filled : filled + len(taken)] = taken
+                filled, rest = filled + len(taken), rest[len(taken) :]
+                if filled == CHUNK:
+                    await writes.next(partial(_write, upload, memoryview(filling), has_room))
+                    filling, spare, filled = spare, filling, 0
+        await writes.next(partial(_write, upload, memoryview(filling)[:filled], has_room))
 
 
 class _InTurn:
@@ -112,6 +116,6 @@ class _InTurn:
             await running
 
 
-def _write(upload: Upload, pieces: list[bytes], has_room: Callable[[], None]) -> None:
+def _write(upload: Upload, content: memoryview, has_room: Callable[[], None]) -> None:
     has_room()
-    upload.write(b"".join(pieces))
+    upload.write(content)

@@ -35,7 +35,7 @@ class Upload:
         fcntl.flock(self._file, fcntl.LOCK_EX)
         return self
 
-    def write(self, chunk: bytes) -> None:
+    def write(self, chunk: bytes | memoryview) -> None:
         with full_is_store_full():
             view = memoryview(chunk)
             while view:
