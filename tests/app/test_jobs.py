@@ -17,7 +17,13 @@ def tensor(front: httpx.Client) -> str:
 
 @pytest.fixture(autouse=True)
 def _end_what_was_queued(front: httpx.Client) -> Iterator[None]:
+    """Before, too: other tests of this server may have left some."""
+    _cancel_all(front)
     yield
+    _cancel_all(front)
+
+
+def _cancel_all(front: httpx.Client) -> None:
     for job in front.get("/v1/jobs", params={"state": "queued", "limit": 500}).json()["items"]:
         front.post(f"/v1/jobs/{job['id']}/cancel")
 
