@@ -78,7 +78,7 @@ TABLE: Mapping[type[Exception], Kind] = {
     errors.BadTensor: Kind(422, "bad-tensor"),
     errors.DoesNotFit: Kind(422, "does-not-fit"),
     InvalidInput: Kind(422, "does-not-fit"),
-    TooLarge: Kind(413, "too-large", "send a smaller tensor, or ask the operator to raise NCP_MAX_TENSOR_BYTES"),
+    TooLarge: Kind(413, "too-large", "send a smaller tensor, or ask the operator for a higher limit"),
     UnsupportedMedia: Kind(415, "unsupported-media"),
     Forbidden: Kind(403, "forbidden", "ask from the server's own machine, or with an admin's key"),
     ClientDisconnect: Kind(400, "disconnected"),  # read by nobody; it keeps a lost client out of the error log

@@ -66,6 +66,8 @@ class Launcher:
             remove_note(self._configuration.data)
             if self._socket is not None:
                 discard_socket(self._socket, self._configuration.data)
+            if self._stop.is_set():
+                print("ncp has stopped", flush=True)
 
     def _start(self) -> None:
         if self._configuration.redis_url is None:

@@ -17,7 +17,7 @@ class FieldProblem(BaseModel):
 
 REMEDIES: Mapping[str, str] = {
     "missing": "give it",
-    "extra_forbidden": "leave it out, or check its spelling against /docs",
+    "extra_forbidden": "leave it out, or check its spelling and its place against /docs",
     "greater_than_equal": "give {ge} or more",
     "greater_than": "give more than {gt}",
     "less_than_equal": "give {le} or less",
@@ -30,6 +30,10 @@ REMEDIES: Mapping[str, str] = {
     "int_from_float": "give a whole number",
     "json_invalid": "send valid JSON",
     "model_attributes_type": "send a JSON object",
+}
+# Where a general remedy would leave the caller to guess.
+BY_FIELD: Mapping[tuple[str, str], str] = {
+    ("method", "missing"): 'choose one of GET /v1/methods, or give "preset": "recommended"',
 }
 SOURCES = ("body", "query", "path", "header", "cookie")
 
@@ -81,7 +85,9 @@ def _closest(group: list[tuple[tuple[str | int, ...], Any]]) -> list[tuple[tuple
 def _told(path: tuple[str | int, ...], error: Any) -> FieldProblem:
     field = ".".join(str(step + 1) if isinstance(step, int) else step for step in path) or "body"
     problem, remedy = error["msg"].removeprefix("Value error, "), "see /docs for what it takes"
-    if error["type"] in REMEDIES:
+    if (field, error["type"]) in BY_FIELD:
+        remedy = BY_FIELD[field, error["type"]]
+    elif error["type"] in REMEDIES:
         remedy = REMEDIES[error["type"]].format(**error.get("ctx", {}))
     elif "; " in problem:
         problem, remedy = problem.split("; ", 1)

@@ -124,7 +124,7 @@ class Job(Value):
     attempt: int
     cancel_requested: bool
     queue_position: int | None = Field(description="1 is next; null unless queued")
-    study_id: str | None
+    study_id: str | None = Field(description="null: jobs do not belong to studies yet")
     created_at: AwareDatetime
     started_at: AwareDatetime | None
     finished_at: AwareDatetime | None

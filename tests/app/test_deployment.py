@@ -78,16 +78,26 @@ def test_the_image_runs_as_nobody_special_and_reports_its_health() -> None:
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the lines to be tried are curl's")
 def test_the_readmes_first_job_runs_as_written(tmp_path: Path) -> None:
-    found = re.search(r"### First job\n.*?```sh\n(.*?)```", README, re.DOTALL)
-    assert found is not None, "the README shows no first job"
+    shell, python = (
+        re.search(rf"### First job\n.*?```{kind}\n(.*?)```", README, re.DOTALL) for kind in ("sh", "python")
+    )
+    assert shell is not None
+    assert python is not None
     (tmp_path / "tensor.npy").write_bytes(npy(planted(9, 8, 7)))
     with server(tmp_path, min_free_bytes=1) as running:
-        script = found[1].replace("http://127.0.0.1:8000", running.address)
-        ran = subprocess.run(["bash", "-eu", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    assert "event: end" in ran.stdout
+        by_shell, by_python = (
+            subprocess.run(
+                [*command, example[1].replace("http://127.0.0.1:8000", running.address)],
+                cwd=tmp_path, capture_output=True, text=True, check=False,
+            )
+            for command, example in ((["bash", "-eu", "-c"], shell), ([sys.executable, "-c"], python))
+        )  # fmt: skip
+    for ran in (by_shell, by_python):
+        assert ran.returncode == 0, ran.stderr
+        assert "event: end" in ran.stdout
     with np.load(tmp_path / "factors.npz") as factors:
         assert [factors[f"A{mode}"].shape for mode in (1, 2, 3)] == [(9, 8), (8, 8), (7, 8)]
+    assert by_python.stdout.endswith("{'A1': (40, 3), 'A2': (30, 3), 'A3': (20, 3)}\n")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd on this machine")

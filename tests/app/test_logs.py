@@ -135,6 +135,18 @@ def test_no_log_has_a_secret(tmp_path: Path, form: str) -> None:
             assert secret not in told, f"{path.name} has {secret}"
 
 
+def test_the_threads_of_a_job_say_whose_they_are(tmp_path: Path) -> None:
+    with locked_redis(tmp_path / "r") as (address, redis):
+        settings = {"redis_url": address, "log_format": "json", "lease_seconds": 1, "min_free_bytes": 1}
+        with server(tmp_path, **settings) as running, client(running.address) as caller:
+            job = submit(caller, upload(caller, planted(9, 8, 7))["id"], stop={"max_iterations": 10**6, "tolerance": 0})
+            wait_for(lambda: caller.get(f"/v1/jobs/{job['id']}").json()["progress"], what="the job to run")
+            redis.kill()
+            redis.wait()
+            told = wait_for(lambda: [line for line in lines(running.log) if "lease could not" in line["message"]])
+    assert {(line["job_id"], line["owner"]) for line in told} == {(job["id"], "local")}
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -10,6 +10,8 @@ import psutil
 from tests.stack import wait_for
 from worker.configuration import Configuration
 
+STILL = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+
 
 def redis_process(configuration: Configuration) -> psutil.Process:
     """The Redis this test has started, found by its socket."""
@@ -25,12 +27,12 @@ def tree(pid: int) -> list[psutil.Process]:
 
 @contextmanager
 def frozen(processes: list[psutil.Process]) -> Iterator[None]:
-    """Stopped (SIGSTOP) inside the context, going on afterwards."""
-    for process in processes:
-        os.kill(process.pid, signal.SIGSTOP)
+    """Stopped (SIGSTOP) inside the context, going on afterwards. One that ended just before stays a zombie."""
     try:
         for process in processes:
-            wait_for(lambda: process.status() == psutil.STATUS_STOPPED, what="the process to stop")  # noqa: B023
+            os.kill(process.pid, signal.SIGSTOP)
+        for process in processes:
+            wait_for(lambda: process.status() in STILL, what="the process to stop")  # noqa: B023
         yield
     finally:
         for process in processes:
