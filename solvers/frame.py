@@ -18,6 +18,7 @@ from solvers.methods import Update
 from solvers.objective import Score, measure, measure_whole, noise, squared_error
 from solvers.parallel import Threads, single_threaded_blas
 from solvers.problem import Problem, resolve
+from solvers.reach import check_reach, size_of
 from solvers.rescale import rescaled
 from solvers.result import Result
 from solvers.settings import Settings
@@ -157,13 +158,15 @@ def _next(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State
 def _sweep(X: TensorLike, problem: Problem, state: State, head: Partial, update: Update, pool: Threads) -> Step:
     """Every mode in turn: form its block from the freshest factors, update its factor."""
     factors, memory = list(state.factors), list(state.memory)
-    grams = [gram(A) for A in factors]
+    grams, sizes = [gram(A) for A in factors], [size_of(A) for A in factors]
     for mode, M in X.sweep(factors, head):
         G = hadamard(grams[:mode] + grams[mode + 1 :])
         block = problem.block(mode, G, M, pool)
         A = factors[mode].astype(np.float64, copy=False)
         for _ in range(problem.settings.inner_passes):
             A, memory[mode] = update(A, block, memory[mode])
+        sizes[mode] = size_of(A)
+        check_reach(sizes, X.dtype)
         factors[mode] = A.astype(X.dtype, copy=False)
         grams[mode] = gram(factors[mode])
     error = squared_error(X.norm, factors[mode], M, grams[mode], G)

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -16,7 +16,7 @@ from benchmarks.load.figure import Figure
 from benchmarks.load.parts import Front, front
 
 MEGABYTES = 400
-ROUNDS = 5
+ROUNDS = 15
 UPLOAD_SHARE, DOWNLOAD_SHARE = 1 / 4, 1 / 2
 BUFFER = 1 << 20
 
@@ -33,7 +33,8 @@ def measure(tell: Callable[[], object]) -> Iterator[Figure]:
                 rates[name].append(size / seconds)
             tell()
     found = {name: median(values) for name, values in rates.items()}
-    yield Figure(f"`dd conv=fsync`, {size:.0f} MB", f"{found['copy']:.0f} MB/s")
+    yield Figure(f"`dd conv=fsync`, {size:.0f} MB, median of {ROUNDS}", _rates(rates["copy"]))
+    yield Figure("upload, every round", _rates(rates["upload"]))
     yield _share("upload, hashed, checked and on the disk", found["upload"], found["copy"], "dd", UPLOAD_SHARE)
     yield Figure("bare file server (`sendfile`)", f"{found['bare']:.0f} MB/s")
     yield _share("download", found["download"], found["bare"], "the bare server", DOWNLOAD_SHARE)
@@ -51,6 +52,11 @@ def _round(running: Front, path: Path) -> Iterator[tuple[str, float]]:
         yield "bare", _seconds(lambda: _download(port, "/"))
     yield "download", _seconds(lambda: _download(running.port, f"{location}/content"))
     _exchange(running.port, f"DELETE {location} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
+
+
+def _rates(values: Sequence[float]) -> str:
+    """With the spread: a disk is not as fast at every moment, and a share of it is no better known than it is."""
+    return f"{median(values):.0f} MB/s ({min(values):.0f} to {max(values):.0f})"
 
 
 def _share(subject: str, rate: float, of: float, whom: str, least: float) -> Figure:
