@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -55,15 +56,15 @@ class Jobs:
         self._lanes = {owner: Lane() for owner in OWNERS}
         self._count = 0
         self.accepted: list[Accepted] = []
+        self._live: list[Accepted] = []
         for owner in OWNERS:
             self._lanes[owner].ids = [self._upload(owner, tensor) for tensor in self._tensors]
 
     def live(self) -> list[Accepted]:
-        """Those that have not ended; all of them while nobody can say."""
-        try:
-            return [job for job in self.accepted if self._state(job) not in TERMINAL]
-        except Unavailable:
-            return list(self.accepted)
+        """Those that have not ended, as far as anybody can say. The end is asked for once: there will be hundreds."""
+        with suppress(Unavailable):
+            self._live = [job for job in self._live if self._state(job) not in TERMINAL]
+        return self._live
 
     def submit(self) -> None:
         owner, place = self._dice.choice(OWNERS), self._dice.randrange(len(SHAPES))
@@ -88,6 +89,7 @@ class Jobs:
             job.watcher = Watcher(self._house.address, job.id)
             job.watcher.start()
         self.accepted.append(job)
+        self._live.append(job)
 
     def cancel(self) -> bool:
         """One that lives; False if there is none."""
