@@ -39,14 +39,17 @@ def private_folder(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """A file or a whole folder, gone at once: no reader finds half of it. Somebody else may be removing it too."""
-    if not path.is_dir():
-        path.unlink(missing_ok=True)
-        return
+    """A file or a whole folder, gone at once: no reader finds half of it. Somebody else may be removing it too.
+
+    Moved aside before anybody asks what it is: another may put it there, or take it away, between asking and acting.
+    """
     aside = path.with_name(f".{path.name.removeprefix('.')}.{secrets.token_hex(4)}")
     with suppress(FileNotFoundError):
         path.rename(aside)
-        _remove_folder(aside, WRITERS)
+        if aside.is_dir():
+            _remove_folder(aside, WRITERS)
+        else:
+            aside.unlink()
 
 
 def _remove_folder(path: Path, tries: int) -> None:

@@ -4,8 +4,9 @@ import hashlib
 import io
 import os
 import resource
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from tests.worker.lab import npy, put, random_tensor, row, same_bits
 from worker.contract import Event
 from worker.errors import BadTensor, NotFound, NotYet, StoreFull
 from worker.factor_files import FactorsFile, write_factors
+from worker.files import remove
 from worker.outcome import result_of
 from worker.records import Records
 from worker.store import Store
@@ -293,6 +295,26 @@ def test_a_reader_does_not_bring_back_a_deleted_job(store: Store, monkeypatch: p
         folder.factors()
     assert files_in(store) == []
     assert not (store.root / "jobs" / "j").exists()
+
+
+def test_a_folder_may_appear_just_when_it_is_removed(tmp_path: Path) -> None:
+    """As when two readers unpack the same checkpoint of a job that has ended meanwhile."""
+    path, done = tmp_path / "partial-1", threading.Event()
+
+    def appear() -> None:
+        for turn in range(2000):
+            with suppress(FileExistsError):
+                path.mkdir()
+            (tmp_path / f"{turn}").touch()
+        done.set()
+
+    appearing = threading.Thread(target=appear)
+    appearing.start()
+    while not done.is_set():
+        remove(path)
+    appearing.join()
+    remove(path)
+    assert {file.name for file in tmp_path.iterdir()} == {f"{turn}" for turn in range(2000)}
 
 
 def test_removing_a_job_twice_is_fine(store: Store) -> None:
