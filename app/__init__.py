@@ -1,1 +1,1 @@
-"""HTTP: the routes, the event stream and the page of the lab server."""
+"""The HTTP API of the lab server, the processes of `ncp serve` and the `ncp` command."""

@@ -1,21 +1,29 @@
-"""What a route may ask for by type: the caller, and the few things made once at assembly."""
+"""Dependencies of routes, as annotated types: the caller, and what the application makes once."""
 
 from typing import Annotated
 
 from fastapi import Depends, HTTPException, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
 
-from app.callers import Caller as _Caller
-from app.live import Live as _Live
-from worker.configuration import Configuration
-from worker.logs import subject
-from worker.records import Records as _Records
-from worker.store import Store as _Store
+from app.auth.authenticate import Caller as _Caller
+from app.errors.exceptions import UnsupportedMedia
+from app.streaming.broadcast import Broadcaster as _Broadcaster
+from worker.config import Configuration
+from worker.logs import log_context
+from worker.operations.jobs import JobOperations
+from worker.operations.models import ModelOperations
+from worker.operations.studies import StudyOperations
+from worker.operations.tensors import TensorOperations
+from worker.records.records import Records as _Records
+from worker.store.protocol import Store as _Store
 
 
 async def _caller(request: Request) -> _Caller:
-    """Set by the gate. A route that it does not guard has no caller, and fails. Log lines name the job from here on."""
+    """The caller, set by the authentication middleware; a route outside its prefix has none, and fails. Log lines name
+    the job from here on."""
     found: _Caller = request.state.caller
-    subject().job_id = request.path_params.get("job_id")
+    log_context().job_id = request.path_params.get("job_id")
     return found
 
 
@@ -24,11 +32,33 @@ async def _owner(request: Request) -> str:
 
 
 async def _admin(request: Request) -> _Caller:
-    """Nobody else learns that there is such a route."""
+    """The caller, if an admin. For everybody else there is no such route."""
     caller = await _caller(request)
     if not caller.admin:
         raise HTTPException(404)
     return caller
+
+
+async def only_json(request: Request) -> None:
+    """Refuse a body that is not said to be JSON."""
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise UnsupportedMedia("The body must be JSON.", "send it with Content-Type: application/json")
+
+
+async def only_known_query(request: Request) -> None:
+    """Refuse query fields that the route does not have, as unknown fields of a body are refused."""
+    known = _query_names(request.scope["route"].dependant)
+    unknown = [name for name in dict.fromkeys(request.query_params) if name not in known]
+    if unknown:
+        remedy = f"leave it out, or choose one of {', '.join(known)}" if known else "leave it out, this call has none"
+        told = {"type": "value_error", "msg": f"is not known here; {remedy}"}
+        raise RequestValidationError([{**told, "loc": ("query", name)} for name in unknown])
+
+
+def _query_names(dependant: Dependant) -> list[str]:
+    inner = [name for dependency in dependant.dependencies for name in _query_names(dependency)]
+    return [field.alias for field in dependant.query_params] + inner
 
 
 async def _records(request: Request) -> _Records:
@@ -41,8 +71,28 @@ async def _store(request: Request) -> _Store:
     return found
 
 
-async def _live(request: Request) -> _Live:
-    found: _Live = request.app.state.live
+async def _tensors(request: Request) -> TensorOperations:
+    found: TensorOperations = request.app.state.tensors
+    return found
+
+
+async def _jobs(request: Request) -> JobOperations:
+    found: JobOperations = request.app.state.jobs
+    return found
+
+
+async def _models(request: Request) -> ModelOperations:
+    found: ModelOperations = request.app.state.models
+    return found
+
+
+async def _studies(request: Request) -> StudyOperations:
+    found: StudyOperations = request.app.state.studies
+    return found
+
+
+async def _broadcaster(request: Request) -> _Broadcaster:
+    found: _Broadcaster = request.app.state.broadcaster
     return found
 
 
@@ -56,5 +106,9 @@ Caller = Annotated[_Caller, Depends(_caller)]
 Admin = Annotated[_Caller, Depends(_admin)]
 Records = Annotated[_Records, Depends(_records)]
 Store = Annotated[_Store, Depends(_store)]
-Live = Annotated[_Live, Depends(_live)]
+Tensors = Annotated[TensorOperations, Depends(_tensors)]
+Jobs = Annotated[JobOperations, Depends(_jobs)]
+Models = Annotated[ModelOperations, Depends(_models)]
+Studies = Annotated[StudyOperations, Depends(_studies)]
+Broadcaster = Annotated[_Broadcaster, Depends(_broadcaster)]
 Config = Annotated[Configuration, Depends(_configuration)]

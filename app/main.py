@@ -1,4 +1,4 @@
-"""Assembles the application; nothing is decided here."""
+"""Assemble the application: routers, middleware, lifespan, HEAD for every GET."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,97 +7,138 @@ from functools import partial
 from importlib.metadata import version
 
 import redis.asyncio
-from fastapi import FastAPI
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.routing import APIRoute
 
-from app import admin, docs, events, factors, health, history, jobs, metrics, problems, tensors, usage
-from app.body_limit import BodyLimit
-from app.callers import Doorkeeper, Identify
-from app.gate import Gate
-from app.head import answer_head
-from app.live import Live
-from app.numbers import Numbers
-from app.refusals import describe
-from app.request_id import RequestId
-from app.same_site import SameSite
-from app.security import SecurityHeaders, cross_origin
-from app.sub_path import SubPath
-from worker.configuration import Configuration
-from worker.link import connect
-from worker.overview import Overview
-from worker.records import Records
-from worker.store import Store
+from app.auth.authenticate import Authenticator, Identify
+from app.deps import only_known_query
+from app.errors import handlers
+from app.metrics import HttpMetrics, ServerCollector, StoreSize
+from app.middleware.authentication import AuthenticationMiddleware
+from app.middleware.body_limit import BodyLimitMiddleware
+from app.middleware.cross_origin import CrossOriginMiddleware, cross_origin
+from app.middleware.host_header import HostHeaderMiddleware
+from app.middleware.request_id import RequestIdMiddleware
+from app.middleware.security_headers import SecurityHeadersMiddleware
+from app.routes import account, admin, events, health, jobs, methods, pages
+from app.routes.openapi import describe
+from app.routes.results import factors, models, plots
+from app.routes.studies import results as study_results
+from app.routes.studies import studies
+from app.routes.tensors import records as tensors
+from app.routes.tensors import samples, views
+from app.streaming.broadcast import Broadcaster
+from worker.config import Configuration
+from worker.operations.jobs import JobOperations
+from worker.operations.models import ModelOperations
+from worker.operations.studies import StudyOperations
+from worker.operations.tensors import TensorOperations
+from worker.records.records import Records
+from worker.store.local import open_store
 
 DESCRIPTION = """Upload a `.npy` tensor, submit a job, watch objective and relative error, download the factors.
 Refusals are `application/problem+json` and name field and remedy. Modes count from 1."""
-# A Redis that is silent for so long is asked anew; a read by itself waits for a fraction of a second.
+# After so long without an answer the event reader connects again; a read itself blocks for a fraction of a second.
 READ_SECONDS = 5.0
-# A caller waits no longer than this for a Redis that is silent, and is then told to come back.
+# A request waits no longer than this for a Redis that does not answer; then it is a 503 with Retry-After.
 ANSWER_SECONDS = 2.0
 ROUTERS = (
     tensors.router,
+    views.router,
+    samples.router,
     jobs.router,
     events.router,
-    history.router,
     factors.router,
-    usage.router,
+    models.router,
+    plots.router,
+    studies.router,
+    study_results.router,
+    account.router,
     admin.router,
+    methods.router,
     health.router,
-    metrics.router,
-    docs.router,
+    pages.router,
 )
+
+
+def answer_head(router: APIRouter) -> None:
+    """Add HEAD to every GET route without one. Not in OpenAPI: it would double every route and say nothing new."""
+    routes = [route for route in router.routes if isinstance(route, APIRoute)]
+    answered = {route.path for route in routes if "HEAD" in (route.methods or ())}
+    for route in routes:
+        if "GET" in (route.methods or ()) and route.path not in answered:
+            router.add_api_route(
+                route.path.removeprefix(router.prefix),
+                route.endpoint,
+                methods=["HEAD"],
+                response_model=None,
+                dependencies=route.dependencies,
+                include_in_schema=False,
+            )
+
+
 for _router in ROUTERS:
     answer_head(_router)
 
 
 def create_app(configuration: Configuration, identify: Identify | None = None) -> FastAPI:
-    """The application on a Redis that is running. `identify` says who is calling: whoever has the key."""
+    """The application on a running Redis. `identify` finds the caller of a request, by default from the API key."""
     app = FastAPI(
         title="sparse-ncp",
         version=version("sparse-ncp"),
         description=DESCRIPTION,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # a redirect repeats whatever Host it was sent, and knows no sub-path or TLS in front
         lifespan=_lifespan,
+        generate_unique_id_function=lambda route: route.name,
+        dependencies=[Depends(only_known_query)],
     )
     app.state.configuration = configuration
-    app.state.identify = identify or Doorkeeper(configuration)
-    app.state.numbers = Numbers()
+    app.state.authenticator = Authenticator(configuration)
+    app.state.identify = identify or app.state.authenticator
+    app.state.metrics = HttpMetrics()
     app.state.routes = [route for router in ROUTERS for route in router.routes]
     for router in ROUTERS:
         app.include_router(router)
-    docs.mount_assets(app)
-    problems.install(app)
-    app.add_middleware(BodyLimit)
-    app.add_middleware(Gate, identify=app.state.identify)
-    if configuration.root_path:
-        app.add_middleware(SubPath, path=configuration.root_path)
-    app.add_middleware(SameSite, origins=configuration.allowed_origins)
+    pages.mount_assets(app)
+    handlers.install(app)
+    app.add_middleware(BodyLimitMiddleware)
+    app.add_middleware(AuthenticationMiddleware, identify=app.state.identify)
+    app.add_middleware(CrossOriginMiddleware, origins=configuration.allowed_origins)
     if configuration.allowed_origins:
         app.add_middleware(cross_origin, origins=configuration.allowed_origins)
-    app.add_middleware(SecurityHeaders)
-    app.add_middleware(RequestId, numbers=app.state.numbers)
+    app.add_middleware(HostHeaderMiddleware)
+    app.add_middleware(SecurityHeadersMiddleware)
+    app.add_middleware(RequestIdMiddleware, metrics=app.state.metrics)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]
     return app
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Open what all requests share; the event reader lives as long as the server."""
+    """Open what all requests share, and read events for as long as the server runs."""
     configuration: Configuration = app.state.configuration
-    connection = connect(configuration, ANSWER_SECONDS)
-    app.state.records = Records(connection, configuration)
-    app.state.store = Store(configuration.data)
-    overview = Overview(connection, configuration)
-    app.state.numbers.registry.register(metrics.Surroundings(app, overview, app.state.store))
+    records, store = Records.of(configuration, ANSWER_SECONDS), open_store(configuration)
+    app.state.records, app.state.store = records, store
+    app.state.tensors = TensorOperations(records, store)
+    app.state.jobs = JobOperations(records, store, configuration)
+    app.state.models = ModelOperations(records, store)
+    app.state.studies = StudyOperations(records, store, configuration)
+    app.state.summarizing = CapacityLimiter(1)
+    app.state.store_size = StoreSize(store)
+    app.state.metrics.registry.register(ServerCollector(app, records.stats, store, app.state.store_size))
     url, patience = str(configuration.redis_url), READ_SECONDS
     async with redis.asyncio.Redis.from_url(url, decode_responses=True, socket_timeout=patience) as reader:
-        app.state.live = Live(reader, app.state.records, configuration.event_buffer)
-        reading = asyncio.create_task(app.state.live.run())
+        app.state.broadcaster = Broadcaster(reader, records.events, configuration.event_buffer)
+        reading = asyncio.create_task(app.state.broadcaster.run())
         try:
             yield
         finally:
-            app.state.live.close()
+            app.state.broadcaster.close()
             reading.cancel()
             with suppress(asyncio.CancelledError):
                 await reading
-            connection.close()
+            await to_thread.run_sync(app.state.jobs.close)
+            records.close()

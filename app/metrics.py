@@ -1,98 +1,110 @@
-"""/metrics for Prometheus: what this process counts, what Redis knows of all workers, and the disk."""
+"""Prometheus metrics: HTTP requests of this process, queue and workers from Redis, the disk."""
 
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
-from starlette.responses import Response
 
-from app.callers import Identify
-from app.hosts import is_known, is_loopback
-from app.numbers import Numbers
-from app.problems import Forbidden
-from app.refusals import refusals
 from worker.contract import TERMINAL
 from worker.errors import Unavailable
-from worker.overview import Glance, Overview
-from worker.store import Store
-from worker.stored_bytes import stored_bytes
+from worker.records.stats import QueueStats, StatsRecords
+from worker.store.protocol import Store
 
-# Walking through the store is too dear for every scrape; its size changes slowly.
+# Until the response begins: a stream lasts as long as its job, a download as long as the network needs.
+BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
+HTTP_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+# Walking through the store is too slow for every scrape, and its size changes slowly.
 STORE_SECONDS = 60.0
 COUNTERS = {
     "iterations": "Iterations that workers have published",
-    "expired_leases": "Attempts taken back because their worker fell silent",
+    "expired_leases": "Attempts taken back because their lease expired",
     "fenced_writes": "Writes refused because they came from an attempt that had lost its job",
 }
 log = logging.getLogger("ncp.metrics")
-router = APIRouter(tags=["server"])
 
 
-@router.get(
-    "/metrics",
-    response_class=Response,
-    responses={200: {"content": {"text/plain": {}}, "description": "Prometheus's format"}, **refusals(401, 403, 421)},
-)
-def metrics(request: Request) -> Response:
-    """Numbers for Prometheus: from this machine for anyone, from elsewhere with an admin's key."""
-    if not may_read(request):
-        raise Forbidden("The numbers of the whole server are for admins, and for callers on the same machine.")
-    numbers: Numbers = request.app.state.numbers
-    encode, media_type = choose_encoder(request.headers.get("accept", ""))
-    return Response(encode(numbers.registry), media_type=media_type)
+class HttpMetrics:
+    """Counts of requests, in a registry of their own: several applications may run in one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._responses = Counter(
+            "ncp_requests", "Responses sent", ["method", "route", "status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "ncp_request_seconds",
+            "Time until the response begins",
+            ["method", "route"],
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self._slow = Counter(
+            "ncp_slow_clients", "Connections closed for being too slow", ["at"], registry=self.registry
+        )
+
+        self._crowded = Counter(
+            "ncp_crowded_connections", "Connections closed for there were too many", ["bound"], registry=self.registry
+        )
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a response. `route` is a template, and an unknown method is "other": labels must stay few."""
+        label = method if method in HTTP_METHODS else "other"
+        self._responses.labels(label, route, status).inc()
+        self._seconds.labels(label, route).observe(seconds)
+
+    def too_slow(self, at: str) -> None:
+        """Count a connection that was closed because its client was too slow."""
+        self._slow.labels(at).inc()
+
+    def crowded(self, bound: str) -> None:
+        """Count a connection that was closed or refused because there were too many, of its address or in all."""
+        self._crowded.labels(bound).inc()
 
 
-def may_read(request: Request) -> bool:
-    """From here, and by a name of this machine: what a proxy beside us passes on has another `Host`, or the address of
-    whom it names. Everybody else is asked for a key, as under /v1."""
-    identify: Identify = request.app.state.identify
-    from_here = request.client is not None and is_loopback(request.client.host)
-    return (from_here and is_known(request.headers.get("host", ""), ())) or identify(request).admin
+class ServerCollector:
+    """Queue, workers, disk and event clients, collected at every scrape. Without Redis it gives the rest."""
 
-
-class Surroundings:
-    """Asked at every scrape. Without Redis it tells the rest, and that Redis is away."""
-
-    def __init__(self, app: FastAPI, overview: Overview, store: Store) -> None:
+    def __init__(self, app: FastAPI, stats: StatsRecords, store: Store, size: "StoreSize") -> None:
         self._app = app
-        self._overview = overview
+        self._stats = stats
         self._store = store
-        self._size = StoreSize(store)
+        self._size = size
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("ncp_build", "Of this server", {"version": self._app.version})
-        yield _gauge("ncp_event_clients", "Clients that watch a job, at this process", self._app.state.live.watched)
+        yield _gauge(
+            "ncp_event_clients", "Clients that watch a job, at this process", self._app.state.broadcaster.subscribers
+        )
         yield _gauge("ncp_free_disk_bytes", "Free disk below the data folder", self._store.free_bytes())
         yield self._size.metric()
-        glance = self._look()
-        yield _gauge("ncp_redis_up", "Whether Redis answers", float(glance is not None))
-        if glance is not None:
-            yield from _of_redis(glance)
+        queue = self._queue()
+        yield _gauge("ncp_redis_up", "Whether Redis answers", float(queue is not None))
+        if queue is not None:
+            yield from _queue_metrics(queue)
 
-    def _look(self) -> Glance | None:
+    def _queue(self) -> QueueStats | None:
         try:
-            return self._overview.glance()
+            return self._stats.queue()
         except Unavailable as error:
             log.warning("metrics without Redis: %s", error)
             return None
 
 
-def _of_redis(glance: Glance) -> Iterator[Metric]:
-    yield _gauge("ncp_queued_jobs", "Jobs that wait", glance.queued)
-    yield _gauge(
-        "ncp_oldest_queued_job_seconds", "How long the oldest of them has waited", glance.oldest_queued_seconds
-    )
-    yield _gauge("ncp_running_jobs", "Jobs that run", glance.running)
-    yield _gauge("ncp_live_workers", "Workers heard of within a lease", glance.live_workers)
+def _queue_metrics(queue: QueueStats) -> Iterator[Metric]:
+    yield _gauge("ncp_queued_jobs", "Jobs that wait", queue.queued)
+    yield _gauge("ncp_oldest_queued_job_seconds", "How long the oldest of them has waited", queue.oldest_queued_seconds)
+    yield _gauge("ncp_running_jobs", "Jobs that run", queue.running)
+    yield _gauge("ncp_live_workers", "Workers with a heartbeat within the lease time", queue.live_workers)
     for name, meaning in COUNTERS.items():
-        yield CounterMetricFamily(f"ncp_{name}", meaning, value=glance.counts.get(name, 0))
+        yield CounterMetricFamily(f"ncp_{name}", meaning, value=queue.counts.get(name, 0))
     ended = CounterMetricFamily("ncp_ended_jobs", "Jobs that have ended", labels=["state"])
     for state in sorted(TERMINAL):
-        ended.add_metric([state], glance.counts.get(f"ended_{state}", 0))
+        ended.add_metric([state], queue.counts.get(f"ended_{state}", 0))
     yield ended
 
 
@@ -101,25 +113,29 @@ def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:
 
 
 class StoreSize:
-    """The size at the last look, which is at most a scrape and a minute old; a look never holds up a scrape."""
+    """Bytes in the store, measured in a thread at most once a minute: whoever asks gets the last measurement."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._seen: dict[str, int] = {}
+        self._sizes: Mapping[str, int] = {}
         self._due = 0.0
-        self._looking = threading.Lock()
+        self._measuring = threading.Lock()
+
+    def by_kind(self) -> Mapping[str, int]:
+        """Of tensors, jobs and uploads; empty until they have been measured."""
+        if time.monotonic() >= self._due and self._measuring.acquire(blocking=False):
+            threading.Thread(target=self._measure, name="store-size", daemon=True).start()
+        return self._sizes
 
     def metric(self) -> GaugeMetricFamily:
-        if time.monotonic() >= self._due and self._looking.acquire(blocking=False):
-            threading.Thread(target=self._look, name="store-size", daemon=True).start()
-        told = GaugeMetricFamily("ncp_store_bytes", "Stored bytes, looked at once a minute", labels=["kind"])
-        for kind, size in self._seen.items():
-            told.add_metric([kind], size)
-        return told
+        family = GaugeMetricFamily("ncp_store_bytes", "Stored bytes, measured once a minute", labels=["kind"])
+        for kind, size in self.by_kind().items():
+            family.add_metric([kind], size)
+        return family
 
-    def _look(self) -> None:
+    def _measure(self) -> None:
         try:
-            self._seen = stored_bytes(self._store.root)
+            self._sizes = self._store.stored_bytes()
             self._due = time.monotonic() + STORE_SECONDS
         finally:
-            self._looking.release()
+            self._measuring.release()

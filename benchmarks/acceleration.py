@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from benchmarks.tensors import BY_NAME, Case
 from solvers import Settings, solve, sweeps
-from solvers.arrays import Float64
+from solvers.tensor.products import Float64
 
 BETA = 0.5
 RECOMMENDED: Mapping[str, Any] = {"preset": "recommended"}

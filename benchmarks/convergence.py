@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from benchmarks.tensors import Case
 from solvers import METHODS, Result, Settings, solve
-from solvers.arrays import Float64
+from solvers.tensor.products import Float64
 
 NEAR = 1.01
 BETA = 0.5

@@ -19,7 +19,7 @@ from benchmarks.load import queues, soak, streams, transfers
 from benchmarks.load.figure import Figure
 from benchmarks.load.parts import processor
 from benchmarks.report import markdown
-from solvers.parallel import available_cores
+from solvers.tensor.threads import available_cores
 
 RESULTS = Path(__file__).with_name("service.md")
 Part = Callable[[Callable[[], object]], Iterator[Figure]]

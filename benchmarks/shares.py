@@ -16,26 +16,26 @@ from pathlib import Path
 from benchmarks.report import markdown
 from benchmarks.tensors import BY_NAME, Case
 from solvers import METHODS, Settings, State, sweeps
-from solvers.arrays import Float64
+from solvers.tensor.products import Float64
 
 # Which functions, by file or folder and name, make up a share; each of them calls none of the others.
 PARTS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "products": (("halves.py", "without_inner"), ("halves.py", "without_outer")),
-    "tree": (("arrays.py", "khatri_rao"), ("tensor.py", "_contract_components")),
+    "products": (("products.py", "contract_inner"), ("products.py", "contract_outer")),
+    "tree": (("products.py", "row_products"), ("tree.py", "_contract_components")),
     "update": (("methods", "update"), ("methods", "plain")),
 }
 WARM_UP = 3
 
 
 def shares(case: Case, X: Float64, method: str, count: int) -> list[str]:
-    """Milliseconds of a sweep, and the percentage of every part; the rest is Grams, the judge and the loop."""
+    """Milliseconds of a sweep, and the percentage of every part; the rest is Grams, the objective and the loop."""
     stop = {"tolerance": 0.0, "max_iterations": 10**9}
     states = sweeps(X, Settings.model_validate({"rank": case.rank, "method": method, "stop": stop}), threads=1)
     _advance(states, WARM_UP)
     profile = cProfile.Profile(time.thread_time)
     profile.runcall(_advance, states, count)
     taken = _cumulative(profile)
-    total = taken["frame.py", "_next"]
+    total = taken["loop.py", "_iterate"]
     parts = [100 * sum(taken.get(place, 0.0) for place in places) / total for places in PARTS.values()]
     return [f"{1000 * total / count:.1f}", *(f"{part:.0f}" for part in parts), f"{100 - sum(parts):.0f}"]
 

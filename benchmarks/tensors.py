@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from solvers.arrays import Float64
 from solvers.synthetic import evoked, merge_modes, planted
+from solvers.tensor.products import Float64
 
 
 @dataclass(frozen=True)

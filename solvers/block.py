@@ -3,29 +3,38 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from solvers.arrays import Float64
-from solvers.parallel import Threads
+from solvers.tensor.products import Float64, times_rows
+from solvers.tensor.threads import Threads
 
 
 @dataclass(frozen=True)
 class Block:
     """The quadratic F(A) = ½ tr(A Q Aᵀ) − tr(A (M − β)ᵀ) over A ≥ 0, with the penalties folded in.
 
-    Q is R × R: the Gram BᵀB + α I, and + β E for the squared l1 penalty. M is the I_n × R MTTKRP, nonnegative.
-    `beta` is the plain l1 weight, zero if the penalty is squared. Always in float64: next to the tensor it is small.
+    Q is R × R: the Gram BᵀB + α I, and + β E for the squared l1 penalty; or I_n × R × R, one for every row, where
+    entries are missing. `bound` is R × R and no less than any of them: Q itself if there is one. M is the I_n × R
+    MTTKRP, nonnegative unless the tensor has negative entries or is compressed. `beta` is the plain l1 weight, zero if
+    the penalty is squared. Always in float64: next to the tensor it is small.
     """
 
     Q: Float64
+    bound: Float64
     M: Float64
     beta: float
+    single: bool  # M was summed in float32
     normalise: bool  # HALS: scale every column to unit length
     delta_omega: float  # APG: bound on the extrapolation weight, below 1
+    passes: int  # MU, HALS, APG: updates of the factor, one after the other
     threads: Threads
 
     @property
     def C(self) -> Float64:
         """The linear term M − β."""
         return self.M - self.beta if self.beta else self.M
+
+    def times(self, A: Float64) -> Float64:
+        """A Q, each row by its own."""
+        return times_rows(A, self.Q)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""What the package refuses, and what it warns of."""
+"""What the package raises and warns of."""
 
 
 class InvalidInput(ValueError):
-    """Refused at the door: names the field, what is wrong with it, and the remedy."""
+    """Invalid input: names the field, what is wrong with it, and the remedy."""
 
     def __init__(self, field: str, problem: str, remedy: str) -> None:
         super().__init__(f"{field}: {problem}; {remedy}")
@@ -12,4 +12,4 @@ class InvalidInput(ValueError):
 
 
 class AdviceWarning(UserWarning):
-    """The settings are valid, but will hardly do what they were meant to."""
+    """Valid settings that will hardly do what they are meant to."""

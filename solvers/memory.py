@@ -1,18 +1,24 @@
-"""How much memory a run will take, told before it starts."""
+"""Estimate the memory a run will need, before it starts."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from solvers.compress import EXTRA
-from solvers.door import check_form, is_copied, working_precision
-from solvers.halves import split_point
-from solvers.nndsvd import EXTRA as SVD_EXTRA
-from solvers.parallel import available_cores
+from solvers.bcd.initial import SVD_OVERSAMPLES
+from solvers.bcd.starts import finalists
+from solvers.diagnostics import LARGEST_CORE
 from solvers.settings import Settings
-from solvers.tensor import GROUPS, TILE
+from solvers.tensor.compressed import OVERSAMPLES
+from solvers.tensor.contraction import split_point
+from solvers.tensor.dense import GROUPS, LONG_MODE, MANY_ENTRIES, TILE
+from solvers.tensor.missing.masked import TILE as MASKED_TILE
+from solvers.tensor.missing.pattern import LONGEST_LIST
+from solvers.tensor.thin.file_entries import SLAB_BYTES, FileEntries
+from solvers.tensor.threads import available_cores
+from solvers.tensor.validation import check_mask, check_shape_and_dtype, is_copied, working_precision
 
 
 @dataclass(frozen=True)
@@ -27,9 +33,14 @@ class MemoryEstimate:
         return self.copy + self.work
 
 
-def estimate_memory(tensor: NDArray[Any], settings: Settings) -> MemoryEstimate:
-    """An upper estimate, from type, shape and layout alone: no entry is read, so a memory map stays untouched."""
-    check_form(tensor)
+def estimate_memory(
+    tensor: NDArray[Any], settings: Settings, *, mask: NDArray[np.bool_] | None = None, missing: int | None = None
+) -> MemoryEstimate:
+    """An upper estimate, from type, shape and layout alone: no entry is read, so a memory map stays untouched.
+
+    `missing` is the number of NaN, if it is known; else any number is allowed for where the settings take NaN.
+    """
+    check_shape_and_dtype(tensor)
     itemsize = working_precision(tensor, settings.precision).itemsize
     cut = split_point(tensor.shape)
     halves = math.prod(tensor.shape[:cut]), math.prod(tensor.shape[cut:])
@@ -37,8 +48,55 @@ def estimate_memory(tensor: NDArray[Any], settings: Settings) -> MemoryEstimate:
     partial = 3 * sum(halves) * settings.rank * itemsize
     # The factor, MTTKRP, right-hand side, start and solution of a mode in float64; factors of this and the last state.
     blocks = (8 * max(tensor.shape) + 4 * sum(tensor.shape)) * settings.rank * 8
+    # Factors of the sweep before, the ones beyond it, and those of every start that may still be continued.
+    sets = 3 * (settings.extrapolate is not False) + (0 if settings.starts == 1 else finalists(settings) + 2)
+    # Put-back: the living columns and the new ones in double precision, and the stacked factors.
+    sets += 4 * (settings.regrow is not False)
+    carried = sets * sum(tensor.shape) * settings.rank * 8
     tiles = 4 * TILE * 8 * available_cores()
-    sketch = 0 if settings.accelerate == "none" else (settings.rank + EXTRA) * tensor.size // max(tensor.shape) * 8
-    vectors = (GROUPS + 8) * max(tensor.shape) * (settings.rank + SVD_EXTRA) * 8 if settings.init == "nndsvd" else 0
-    copy = tensor.size * itemsize if is_copied(tensor, settings.precision) else 0
-    return MemoryEstimate(copy=copy, work=partial + blocks + tiles + 4 * sketch + vectors)
+    sketch = (
+        0 if settings.accelerate == "none" else (settings.rank + OVERSAMPLES) * tensor.size // max(tensor.shape) * 8
+    )
+    vectors = (
+        (GROUPS + 8) * max(tensor.shape) * (settings.rank + SVD_OVERSAMPLES) * 8 if settings.init == "nndsvd" else 0
+    )
+    if vectors and tensor.size > MANY_ENTRIES:  # what lies between the two products of the slowest mode
+        vectors += 2 * tensor.size // LONG_MODE * 8
+    # The diagnostics begin when all that is gone; their products of factors and their tiles are no larger. They add
+    # sums and places of either half of the modes, and a core per part, in double precision.
+    sums = (2 * sum(halves) + GROUPS * min(halves)) * 8
+    core = settings.rank**tensor.ndim
+    cores = (GROUPS + 4 * available_cores()) * core * 8 if core <= LARGEST_CORE else 0
+    diagnostics = sums + cores if settings.diagnose else 0
+    gaps = _gaps_bytes(tensor, settings, mask, missing)
+    # A file that does not fit into memory is read through two slabs.
+    slabs = 0 if FileEntries.of(np.ma.getdata(tensor)) is None else 2 * min(tensor.nbytes, 2 * SLAB_BYTES)
+    copy = tensor.size * itemsize if is_copied(np.ma.getdata(tensor), settings.precision) else 0
+    work = partial + blocks + carried + tiles + 4 * sketch + vectors + diagnostics + gaps + slabs
+    return MemoryEstimate(copy=copy, work=work)
+
+
+def _gaps_bytes(tensor: NDArray[Any], settings: Settings, mask: NDArray[np.bool_] | None, missing: int | None) -> int:
+    """What missing entries take besides, whatever their pattern."""
+    has_nan = settings.missing == "nan" and missing != 0 and tensor.dtype.kind == "f"
+    has_mask = mask is not None or np.ma.is_masked(tensor)
+    if not (has_nan or has_mask):
+        return 0
+    rank, entries = settings.rank, tensor.size
+    lengths = tensor.shape
+    if mask is not None and not has_nan and not np.ma.is_masked(tensor):
+        lengths = tuple(ours for ours in check_mask(mask, tensor.shape).shape if ours > 1) or (1,)
+    cut = split_point(lengths) if len(lengths) > 1 else 1
+    halves = math.prod(lengths[:cut]), math.prod(lengths[cut:])
+    # The tree over what is observed: the same as for the tensor, with a column for every pair of components.
+    pairs = rank * (rank + 1) // 2
+    tree = (3 * sum(halves) + 2 * sum(lengths)) * pairs * 8
+    # A Gram per row, as it is formed, penalised, scaled and solved.
+    rows = 6 * max(tensor.shape) * rank**2 * 8
+    # Where entries are missing all along a mode, for every mode; the pattern that is kept, and its bits twice; the list
+    # of exceptions.
+    pattern = 2 * sum(entries // length for length in tensor.shape) + entries // 2 + 2 * (entries // 8)
+    listed = int(LONGEST_LIST * entries) * tensor.ndim * 24
+    tiles = 4 * MASKED_TILE * 8 * available_cores()
+    masks = 3 * entries if has_mask else 0
+    return int(tree + rows + pattern + listed + tiles + masks)

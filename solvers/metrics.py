@@ -1,4 +1,4 @@
-"""How sparse, how many components, how close to the truth."""
+"""Measures of factors: sparsity, nonzero components, PSNR, factor match score."""
 
 import math
 from collections.abc import Sequence
@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from solvers.arrays import Array, Float64, hadamard
+from solvers.tensor.products import Array, Float64, hadamard
+
+# A component whose weight is at most this share of the tensor's norm is dead.
+DEAD_SHARE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,12 @@ def nonzero_components(factors: Sequence[Array], threshold: float = 1e-3) -> Non
     )
 
 
+def nonzero_components_by_weight(factors: Sequence[Array], least: float) -> NonzeroComponents:
+    """Components whose weight is above `least`, in whatever units the tensor has: the same in every mode."""
+    count = int((weights(factors) > least).sum())
+    return NonzeroComponents(per_mode=(count,) * len(factors), all_modes=count)
+
+
 def weights(factors: Sequence[Array]) -> Float64:
     """The size of each component: the product of its columns' norms over the modes."""
     return hadamard([np.linalg.norm(A.astype(np.float64), axis=0) for A in factors])
@@ -52,7 +62,7 @@ def weights(factors: Sequence[Array]) -> Float64:
 def psnr(estimated: Array, true: Array, threshold: float = 1e-3) -> float:
     """Peak signal-to-noise ratio in decibels, the mean over the nonzero estimated columns; −inf if there is none.
 
-    Columns are divided by their maximum; each estimated one is held against the true one of highest correlation, so
+    Columns are divided by their maximum; each estimated one is compared with the true one of highest correlation, so
     several may share one.
     """
     found, reference = _peak_one(estimated[:, _is_alive(estimated, threshold)]), _peak_one(true)
@@ -77,21 +87,39 @@ def factor_match_score(
     spurious components, the smaller one does not charge for missing ones. `with_weights` multiplies each pair by
     1 − |w − ŵ| / max(w, ŵ).
     """
-    cosines = hadamard([_unit(A).T @ _unit(B) for A, B in zip(estimated, true, strict=True)])
+    cosines = hadamard(_cosines(estimated, true))
     if with_weights:
         w, v = weights(estimated)[:, None], weights(true)[None, :]
         cosines = cosines * (1 - np.abs(w - v) / np.maximum(np.maximum(w, v), np.finfo(float).tiny))
+    ours, theirs = cosines.shape
+    ranks: dict[str, int] = {"true": theirs, "larger": max(ours, theirs), "smaller": min(ours, theirs)}
+    return float(cosines[_best_matching(cosines)].sum()) / ranks[divisor]
+
+
+def congruences(one: Sequence[Array], other: Sequence[Array]) -> Float64:
+    """Tucker's congruence, the cosine, in every mode (rows) of every pair of components (columns).
+
+    Components are paired one to one where the sum of their cosines, multiplied over the modes, is largest.
+    """
+    cosines = _cosines(one, other)
+    rows, columns = _best_matching(hadamard(cosines))
+    return np.array([cosine[rows, columns] for cosine in cosines])
+
+
+def _cosines(one: Sequence[Array], other: Sequence[Array]) -> list[Float64]:
+    return [unit_columns(A).T @ unit_columns(B) for A, B in zip(one, other, strict=True)]
+
+
+def _best_matching(score: Float64) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     # Half a second to load, and nobody else needs it.
     from scipy.optimize import linear_sum_assignment
 
-    rows, columns = linear_sum_assignment(cosines, maximize=True)
-    ours, theirs = cosines.shape
-    ranks: dict[str, int] = {"true": theirs, "larger": max(ours, theirs), "smaller": min(ours, theirs)}
-    return float(cosines[rows, columns].sum()) / ranks[divisor]
+    rows, columns = linear_sum_assignment(score, maximize=True)
+    return rows, columns
 
 
 def _is_alive(A: Array, threshold: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """A threshold of zero still leaves a zero column out."""
+    """Which columns reach the threshold; a zero column never does, even if the threshold is zero."""
     top = A.max(axis=0)
     alive: np.ndarray[tuple[int], np.dtype[np.bool_]] = (top >= np.float64(threshold)) & (top > 0)
     return alive
@@ -102,11 +130,12 @@ def _peak_one(A: Array) -> Float64:
     return A.astype(np.float64) / np.where(top > 0, top, 1.0)
 
 
-def _unit(A: Array) -> Float64:
+def unit_columns(A: Array) -> Float64:
+    """The columns divided by their norms; a zero column stays zero."""
     A = A.astype(np.float64)
     norm = np.linalg.norm(A, axis=0)
     return A / np.where(norm > 0, norm, 1.0)
 
 
 def _correlation(A: Float64, B: Float64) -> Float64:
-    return _unit(A - A.mean(axis=0)).T @ _unit(B - B.mean(axis=0))
+    return unit_columns(A - A.mean(axis=0)).T @ unit_columns(B - B.mean(axis=0))

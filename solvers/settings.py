@@ -1,5 +1,6 @@
-"""The one schema of what may be asked of the solvers."""
+"""Settings of a run: the one schema of what may be asked of the solvers."""
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
@@ -18,19 +19,31 @@ from pydantic import (
     model_validator,
 )
 
-from solvers.door import Precision
 from solvers.methods import METHODS, Penalty
+from solvers.tensor.validation import MAX_ORDER, MIN_ORDER, Missing, Negative, Precision
 
 Criterion: TypeAlias = Literal["relative_error", "objective", "relative_objective"]
 Accelerate: TypeAlias = Literal["auto", "none", "compress"]
 Init: TypeAlias = Literal["random", "random_scaled", "nndsvd"]
 
 
+# What is no number, in JSON's words. Text and booleans could be read as numbers, but whoever sends them is mistaken.
+NO_NUMBERS: Mapping[type, str] = {
+    bool: "a boolean",
+    str: "text",
+    bytes: "text",
+    list: "a list",
+    tuple: "a list",
+    dict: "an object",
+    type(None): "null",
+}
+
+
 def _a_number(value: object) -> object:
-    """Text and truth values can be read as numbers; whoever sends them has made a mistake."""
-    if isinstance(value, str | bytes | bool):
-        kind = "a truth value" if isinstance(value, bool) else "text"
-        raise ValueError(f"must be a number, not {kind}; give one without quotes, such as 8")
+    kind = next((word for type_, word in NO_NUMBERS.items() if isinstance(value, type_)), None)
+    if kind is not None:
+        remedy = "without brackets" if kind == "a list" else "without quotes"
+        raise ValueError(f"must be a number, not {kind}; give one {remedy}, such as 8")
     return value
 
 
@@ -41,7 +54,7 @@ NotNegative: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=False), Befo
 
 
 def _in_range(weight: float) -> float:
-    """Beyond these a penalty's squares and quotients leave the range of floating point."""
+    """Refuse weights whose squares and quotients leave the range of floating point."""
     if weight and not SMALLEST_WEIGHT <= weight <= 1 / SMALLEST_WEIGHT:
         raise ValueError(f"must be 0, or between {SMALLEST_WEIGHT:g} and {1 / SMALLEST_WEIGHT:g}")
     return weight
@@ -61,9 +74,26 @@ Weight: TypeAlias = Annotated[NotNegative, AfterValidator(_in_range)]
 
 # A discriminator, so that a bad entry is reported once and not for each form it might have had.
 PerMode: TypeAlias = Annotated[
-    Annotated[Weight, Tag("number")] | Annotated[tuple[Weight, ...], Tag("per_mode")],
+    Annotated[Weight, Tag("number")]
+    | Annotated[
+        tuple[Weight, ...], Field(json_schema_extra={"minItems": MIN_ORDER, "maxItems": MAX_ORDER}), Tag("per_mode")
+    ],
     Discriminator(_form),
     BeforeValidator(_as_list),
+]
+
+# Bounds stand inside of `| None`, where they become words of JSON Schema.
+Seconds: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeValidator(_a_number)]
+Momentum: TypeAlias = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), BeforeValidator(_a_number)]
+Positive: TypeAlias = Annotated[int, Field(ge=1), BeforeValidator(_a_number)]
+Mode: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ORDER), BeforeValidator(_a_number)]
+StartCount: TypeAlias = Annotated[int, Field(ge=1, le=100), BeforeValidator(_a_number)]
+Share: TypeAlias = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), BeforeValidator(_a_number)]
+# An enum in the schema: generators take a `const` beside a number for the only value.
+Auto: TypeAlias = Annotated[Literal["auto"], WithJsonSchema({"type": "string", "enum": ["auto"]})]
+ShareOrAuto: TypeAlias = Annotated[
+    Annotated[Share, Tag("share")] | Annotated[Auto, Tag("auto")],
+    Discriminator(lambda value: "auto" if isinstance(value, str) else "share"),
 ]
 
 RECOMMENDED: Mapping[str, Any] = {
@@ -72,8 +102,15 @@ RECOMMENDED: Mapping[str, Any] = {
     "rescale": True,
     "init": "random_scaled",
     "accelerate": "auto",
+    "extrapolate": None,
+    "regrow": None,
+    "starts": None,
     "stop": {"criterion": "relative_objective", "tolerance": 1e-6, "patience": 5},
 }
+
+
+def _penalises_squared(method: str, penalty: Penalty | None) -> bool:
+    return (penalty or METHODS[method].penalty) == "l1_squared"
 
 
 def _known_method(name: str) -> str:
@@ -87,31 +124,58 @@ MethodName: TypeAlias = Annotated[
 ]
 
 
+def move_defaults(schema: dict[str, Any], preset: Mapping[str, Any]) -> None:
+    """Move the defaults of what a preset may set into the descriptions.
+
+    A client that is generated from the schema sends its defaults along, and what is sent wins over the preset.
+    """
+    for name, value in preset.items():
+        field = schema["properties"][name]
+        default = field.pop("default", None)
+        if isinstance(value, Mapping):
+            continue  # its own fields tell theirs
+        told = "required" if name in schema.get("required", ()) else f"default {json.dumps(default)}"
+        field["description"] += f"; {told}, with the preset {json.dumps(value)}"
+
+
 class Stop(BaseModel):
     """When to stop. The defaults are the paper's; tolerances are absolute unless the criterion says relative."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", json_schema_extra=lambda schema: move_defaults(schema, RECOMMENDED["stop"])
+    )
 
     criterion: Criterion = Field("relative_error", description="whose change from one iteration to the next counts")
     tolerance: NotNegative = Field(1e-8, description="stop when the change is below; 0 never stops by change")
     patience: Whole = Field(1, ge=1, description="on that many consecutive iterations")
     max_iterations: Whole = Field(10_000, ge=1, description="stop after that many iterations")
-    max_seconds: Number | None = Field(
-        None, gt=0, allow_inf_nan=False, description="stop after that much computing time; null for no limit"
-    )
+    max_seconds: Seconds | None = Field(None, description="stop after that much computing time; null for no limit")
 
 
 class Settings(BaseModel):
     """One decomposition. With only rank and method given, everything is as in the paper."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", json_schema_extra=lambda schema: move_defaults(schema, RECOMMENDED)
+    )
 
     rank: Whole = Field(ge=1, description="number of components R")
-    method: MethodName = Field(description="one of the six methods")
+    missing: Missing = Field(
+        "refuse", description="refuse: a NaN is an error; nan: it stands for an entry that was not observed"
+    )
+    negative: Negative = Field(
+        "refuse", description="refuse: a negative entry is an error; keep: fit it as it is, with any method but mu"
+    )
+    method: MethodName = Field(description="one of the methods: the paper's six, and anls-hybrid")
     alpha: PerMode = Field(1e-6, description="weight of ½‖Aⁿ‖², one for all modes or one per mode")
     beta: PerMode = Field(0.0, description="weight of the sparsity penalty, one for all modes or one per mode")
     penalty: Penalty | None = Field(
         None, description="l1: β‖Aⁿ‖₁; l1_squared: β/2 Σ‖row‖₁²; null: the method's own of the paper"
+    )
+    sparsity: ShareOrAuto | None = Field(
+        None,
+        description="instead of beta, without units: components below this share of the tensor's norm go; auto: twice "
+        "the noise, a start and not an answer; alpha then counts in units of the tensor",
     )
     seed: Whole = Field(0, ge=0, description="seed of the starting factors")
     init: Init = Field(
@@ -126,8 +190,21 @@ class Settings(BaseModel):
     normalise: Flag | None = Field(
         None, description="hals: unit columns in all modes but the last; null: yes, as in the paper, unless rescaled"
     )
-    delta_omega: Number | None = Field(
-        None, ge=0, lt=1, description="apg: bound on the extrapolation weight; null: 0.9999"
+    delta_omega: Momentum | None = Field(None, description="apg: bound on the extrapolation weight; null: 0.9999")
+    extrapolate: Flag | None = Field(
+        False,
+        description="go beyond each sweep in the direction it took, back if the objective rose: fewer sweeps; null: "
+        "where the method allows it",
+    )
+    regrow: Flag | None = Field(
+        False,
+        description="put lost components back where that lowers the objective; null: unless initial factors are given",
+    )
+    starts: StartCount | None = Field(
+        1, description="starts tried in short runs, the lowest goes on; null: 8, but 1 with initial factors"
+    )
+    starts_mode: Literal["best", "all"] = Field(
+        "best", description="best: the lowest few starts go further, one of them to the end; all: every start does"
     )
     accelerate: Accelerate = Field(
         "none",
@@ -135,7 +212,12 @@ class Settings(BaseModel):
         "rule holds there; auto: the same where the shape and the spectrum promise a gain; none: never",
     )
     sparsity_threshold: NotNegative = Field(1e-3, description="entries below count as zero")
-    stop: Stop = Stop()
+    diagnose: Flag = Field(
+        True,
+        description="two more passes over the tensor at the end: core consistency, squared residual and leverage per "
+        "index, congruence of components",
+    )
+    stop: Stop = Field(Stop(), description="when to stop")
     preset: Literal["recommended"] | None = Field(
         None, description="recommended: fills every field that is left out with the setting we stand behind"
     )
@@ -144,6 +226,12 @@ class Settings(BaseModel):
     def recommended(cls, rank: int, **fields: Any) -> Self:
         """The setting we stand behind; any field given wins over it."""
         return cls.model_validate({"preset": "recommended", "rank": rank, **fields})
+
+    @classmethod
+    def from_stored(cls, fields: Mapping[str, Any]) -> Self:
+        """Settings that were dumped whole, by this version or an older one: what they lack was off then."""
+        plain = cls.model_validate({"diagnose": False, **fields, "preset": None})
+        return plain.model_copy(update={"preset": fields.get("preset")})
 
     @model_validator(mode="before")
     @classmethod
@@ -157,6 +245,32 @@ class Settings(BaseModel):
             filled["stop"] = {**RECOMMENDED["stop"], **given}
         return filled
 
+    @field_validator("method")
+    @classmethod
+    def _takes_negative_entries(cls, value: str, field: ValidationInfo) -> str:
+        if field.data.get("negative") == "keep" and not METHODS[value].signed:
+            able = ", ".join(name for name, known in METHODS.items() if known.signed)
+            raise ValueError(f"{value} cannot keep negative entries; choose one of {able}, or set them to zero first")
+        return value
+
+    @field_validator("sparsity")
+    @classmethod
+    def _is_the_only_weight(cls, value: Any, field: ValidationInfo) -> Any:
+        given = field.data
+        if value is None or "method" not in given:
+            return value
+        beta = given.get("beta", 0.0)
+        if any(beta) if isinstance(beta, tuple) else beta:
+            raise ValueError("is given together with beta, which it stands for; leave one of the two out")
+        if _penalises_squared(given["method"], given.get("penalty")):
+            raise ValueError("needs the plain penalty, for which its formula holds; give penalty 'l1'")
+        return value
+
+    @property
+    def penalises_squared(self) -> bool:
+        """Whether the squared l1 penalty is meant, asked for or as the method's own."""
+        return _penalises_squared(self.method, self.penalty)
+
     @field_validator("inner_passes", "normalise", "delta_omega")
     @classmethod
     def _belongs_to_method(cls, value: Any, field: ValidationInfo) -> Any:
@@ -166,11 +280,38 @@ class Settings(BaseModel):
         owners = ", ".join(name for name, known in METHODS.items() if option in known.options)
         raise ValueError(f"does not belong to {method}; leave it out, or choose one of {owners}")
 
+    @field_validator("extrapolate")
+    @classmethod
+    def _can_be_extrapolated(cls, value: bool | None, field: ValidationInfo) -> bool | None:
+        method = field.data.get("method")
+        if value and method is not None and not METHODS[method].extrapolable:
+            able = ", ".join(name for name, known in METHODS.items() if known.extrapolable)
+            raise ValueError(f"does not go with {method}; leave it out, or choose one of {able}")
+        return value
+
+    @field_validator("regrow")
+    @classmethod
+    def _can_put_back(cls, value: bool | None, field: ValidationInfo) -> bool | None:
+        given = field.data
+        if value and "method" in given and _penalises_squared(given["method"], given.get("penalty")):
+            raise ValueError("needs the plain penalty, for which its proof holds; give penalty 'l1'")
+        return value
+
+    @field_validator("extrapolate", "regrow")
+    @classmethod
+    def _needs_free_scales(cls, value: bool | None, field: ValidationInfo) -> bool | None:
+        given = field.data
+        option = "normalise" in METHODS[given["method"]].options if "method" in given else False
+        asked = given.get("normalise")
+        if value and option and (not given.get("rescale") if asked is None else asked):
+            raise ValueError("needs components whose scale is free; give normalise false, or rescale true")
+        return value
+
     @field_validator("accelerate")
     @classmethod
     def _can_be_compressed(cls, value: Accelerate, field: ValidationInfo) -> Accelerate:
         method = field.data.get("method")
-        if value == "compress" and method is not None and not METHODS[method].compressible:
+        if value == "compress" and method is not None and not METHODS[method].signed:
             raise ValueError(
                 f"{method} needs a nonnegative tensor, which a compressed one is not; choose another method"
             )

@@ -1,13 +1,13 @@
-"""Tensors with known factors: the paper's generators, for any shape, and the kind of its EEG tensors."""
+"""Tensors with known factors: the paper's generators, for any shape, the kind of its EEG tensors, and fluorescence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.arrays import Float64, khatri_rao
-from solvers.halves import split_point
-from solvers.parallel import single_threaded_blas
+from solvers.tensor.contraction import split_point
+from solvers.tensor.products import Float64, khatri_rao
+from solvers.tensor.threads import single_threaded_blas
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,29 @@ def evoked(shape: Sequence[int] = (9, 71, 60, 42), rank: int = 20, noise: float 
     factors = [_blobs(length, rank, random) for length in shape[:-1]]
     factors.append(random.random((shape[-1], rank)))
     return Synthetic(_noisy(factors, noise, random), factors)
+
+
+def fluorescence(
+    samples: int, emission: Sequence[float], excitation: Sequence[float], noise: float = 0.01, seed: int = 0
+) -> Synthetic:
+    """Mixtures of three fluorophores: sample × emission × excitation, wavelengths in nm.
+
+    As a spectrometer gives them: readings around zero may be negative, and where the light is that of the lamp, up to
+    10 nm above the excitation, they are missing (NaN). `noise` is its norm relative to the signal's.
+    """
+    random = np.random.default_rng(seed)
+    peaks = np.array([[305.0, 15.0, 272.0, 8.0], [345.0, 20.0, 283.0, 10.0], [400.0, 25.0, 258.0, 12.0]])
+    nanometres = np.asarray(emission, np.float64), np.asarray(excitation, np.float64)
+    spectra = [
+        np.exp(-np.square((along[:, None] - centre) / width) / 2)
+        for along, centre, width in zip(nanometres, peaks[:, ::2].T, peaks[:, 1::2].T, strict=True)
+    ]
+    factors = [random.uniform(0.05, 1.0, (samples, len(peaks))), *spectra]
+    tensor = np.einsum("ir,jr,kr->ijk", *factors)
+    scatter = random.standard_normal(tensor.shape)
+    tensor += scatter * (noise * float(np.linalg.norm(tensor)) / float(np.linalg.norm(scatter)))
+    tensor[:, nanometres[0][:, None] <= nanometres[1] + 10] = np.nan
+    return Synthetic(tensor, factors)
 
 
 def merge_modes(synthetic: Synthetic, mode: int) -> Synthetic:

@@ -1,7 +1,69 @@
-"""Settings of the test tools."""
+"""Settings of the test tools; one Redis, one worker and one API for all tests that share them."""
 
+from collections.abc import Iterator
+
+import httpx
+import pytest
 from hypothesis import settings
 
-# The machine may be busy: no test fails for having been slow.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+from tests.support.api import Api, http_client, running_api
+from tests.support.stack import embedded_redis, worker
+from worker.config import Configuration
+
+MEGABYTE = 1 << 20
+
+
+# The machine may be busy: no test fails for having been slow. The examples are the same in every run, so that a run
+# says something about the code that ran; `make fuzz` looks for new ones (--hypothesis-profile=explore).
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session")
+def configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Configuration]:
+    """Redis without a worker: what is queued stays queued."""
+    folder = tmp_path_factory.mktemp("front")
+    with embedded_redis(
+        folder, max_tensor_bytes=MEGABYTE, max_job_memory_bytes=64 * MEGABYTE, keep_alive_seconds=0.5, min_free_bytes=1
+    ) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def api(configuration: Configuration) -> Iterator[Api]:
+    with running_api(configuration) as made:
+        yield made
+
+
+@pytest.fixture
+def client(api: Api) -> Iterator[httpx.Client]:
+    """A caller of a server without a worker."""
+    with http_client(api.address) as made:
+        yield made
+
+
+@pytest.fixture
+def other_client(api: Api) -> Iterator[httpx.Client]:
+    """Another owner on the same server."""
+    with http_client(api.address, "somebody else") as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def api_with_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    """A server with a worker."""
+    folder = tmp_path_factory.mktemp("lab")
+    with (
+        embedded_redis(folder, checkpoint_seconds=0.1, keep_alive_seconds=0.5, min_free_bytes=1) as made,
+        worker(made),
+        running_api(made) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+def client_with_worker(api_with_worker: Api) -> Iterator[httpx.Client]:
+    """A caller of a server that works."""
+    with http_client(api_with_worker.address) as made:
+        yield made

@@ -1,1 +1,1 @@
-"""Jobs: the contract, the store, the queue, running a job."""
+"""Jobs: their contract, records, files and execution."""

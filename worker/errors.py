@@ -1,18 +1,26 @@
-"""What the engine refuses or cannot do. The HTTP room maps each of these to an answer in one table."""
+"""What jobs, records and stores refuse or cannot do. `app/errors/handlers.py` maps each to an answer."""
+
+from collections.abc import Sequence
+
+from solvers.errors import InvalidInput
 
 
 class NotFound(LookupError):
-    """No such tensor or job, or not the caller's own: the two look the same from outside."""
+    """No such tensor or job, or not the caller's own: a caller cannot tell one from the other.
 
-    def __init__(self, kind: str, id: str, field: str | None = None) -> None:
+    `others` are further ones that the same request names.
+    """
+
+    def __init__(self, kind: str, id: str, field: str | None = None, others: Sequence["NotFound"] = ()) -> None:
         super().__init__(f"there is no {kind} {id}")
+        self.others = tuple(others)
         self.kind = kind
         self.id = id
-        self.field = field or (f"{kind}_id" if kind in ("tensor", "job") else kind)
+        self.field = field or (f"{kind}_id" if kind in ("tensor", "job", "study") else kind)
 
 
 class InUse(Exception):
-    """A live job still needs it."""
+    """Something that a queued or running job still needs."""
 
     def __init__(self, kind: str, id: str) -> None:
         super().__init__(f"{kind} {id} is needed by a job that is queued or running")
@@ -20,15 +28,38 @@ class InUse(Exception):
         self.id = id
 
 
-class StillLive(Exception):
-    """A job that is queued or running cannot be deleted."""
+class JobNotFinished(Exception):
+    """A queued or running job, which cannot be deleted."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"job {id} is queued or running")
         self.id = id
 
 
-class KeyReused(Exception):
+class PartOfStudy(Exception):
+    """A run of a study, which is deleted with its study only."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"job {id} is a run of a study")
+        self.id = id
+
+
+class StudyNotFinished(Exception):
+    """A queued or running study, which cannot be deleted."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"study {id} is queued or running")
+        self.id = id
+
+
+class NothingYet(Exception):
+    """A study that has not come so far as to answer this."""
+
+    def __init__(self, id: str, what: str) -> None:
+        super().__init__(f"study {id} has no {what} yet")
+
+
+class IdempotencyKeyReused(Exception):
     """The idempotency key was used before, with another body."""
 
 
@@ -36,18 +67,19 @@ class TooManyJobs(Exception):
     """The owner has as many live jobs as they may have."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"you may have {limit} jobs queued or running at the same time, and have them")
+        jobs = "1 job" if limit == 1 else f"{limit} jobs"
+        super().__init__(f"you have {jobs} queued or running, as many as you may have")
 
 
 class QuotaReached(Exception):
     """The owner stores as much as they may."""
 
     def __init__(self, limit: int, stored: int, more: int = 0) -> None:
-        wish = f"; this tensor has {more}" if more else ""
-        super().__init__(f"you store {stored} of the {limit} bytes you may store{wish}")
+        tensor = f"; this tensor has {more}" if more else ""
+        super().__init__(f"you store {stored} of the {limit} bytes you may store{tensor}")
 
 
-class NotYet(Exception):
+class NoFactorsYet(Exception):
     """The job has no factors yet: it has not reached its first checkpoint, or ended before it."""
 
     def __init__(self, id: str) -> None:
@@ -55,31 +87,41 @@ class NotYet(Exception):
         self.id = id
 
 
+class NoDiagnostics(Exception):
+    """The job has ended without diagnostics."""
+
+    def __init__(self, id: str, reason: str, remedy: str) -> None:
+        super().__init__(f"job {id} has no diagnostics: {reason}")
+        self.remedy = remedy
+
+
 class StoreFull(OSError):
     """The disk has no room left."""
 
 
-class Damaged(Exception):
-    """Stored bytes do not have their digest any more."""
+class StoreUnavailable(OSError):
+    """The disk cannot be used for now: mounted read-only, failing, or away. It may come back."""
+
+
+class CorruptFile(Exception):
+    """A stored file whose bytes do not match its digest any more."""
 
 
 class Unavailable(ConnectionError):
-    """Redis is away, or cannot take the write."""
+    """Redis does not answer, or cannot write."""
 
 
-class Refused(ValueError):
-    """Names the field, what is wrong with it, and the remedy."""
-
-    def __init__(self, field: str, problem: str, remedy: str) -> None:
-        super().__init__(f"{field}: {problem}; {remedy}")
-        self.field = field
-        self.problem = problem
-        self.remedy = remedy
+class BadTensor(InvalidInput):
+    """The uploaded file is not a tensor that can be decomposed."""
 
 
-class BadTensor(Refused):
-    """The uploaded file is no tensor that can be decomposed."""
+class InvalidJob(InvalidInput):
+    """The request does not fit the tensor, the caller's limits or the memory a job may take.
 
+    `problems` has all that is wrong; the attributes of InvalidInput are those of the first.
+    """
 
-class DoesNotFit(Refused):
-    """The request does not fit the tensor, or the memory a job may take."""
+    def __init__(self, problems: Sequence[InvalidInput | NotFound]) -> None:
+        first = next(problem for problem in problems if isinstance(problem, InvalidInput))
+        super().__init__(first.field, first.problem, first.remedy)
+        self.problems = tuple(problems)

@@ -1,7 +1,8 @@
-"""One set-up of logging for every process: lines for people or JSON, each saying on whose behalf it was written."""
+"""Logging of every process: lines for people or JSON, with the request, owner and job, and without secrets."""
 
 import json
 import logging
+import re
 import sys
 import traceback
 import warnings
@@ -10,89 +11,105 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from worker.configuration import Configuration
-from worker.redaction import redacted
+from worker.config import Configuration
 
-SUBJECT = ("request_id", "owner", "job_id")
+HIDDEN = "***"
+SECRETS = (
+    # All before the host of an address, since a password may contain anything but a space.
+    (re.compile(r"(?<=://)[^\s]*@"), f"{HIDDEN}@"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[^\s'\",]+"), rf"\1 {HIDDEN}"),
+    (re.compile(r"\b(ncp_)[A-Za-z0-9_-]{16,}"), rf"\1{HIDDEN}"),
+)
+CONTEXT = ("request_id", "owner", "job_id")
 ANSWER = ("method", "route", "path", "status", "milliseconds")
-# What these tell at info is about their own machinery, once per wake-up call; ours tell of jobs.
+# At level info these log once per wake-up message, and nothing about jobs.
 CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.redirected")
 OTHERS = ("celery", "kombu", "uvicorn", "asyncio")
 
 
+def redact(text: str) -> str:
+    """The text without passwords of addresses, without credentials of requests and without keys."""
+    for pattern, hidden in SECRETS:
+        text = pattern.sub(hidden, text)
+    return text
+
+
 @dataclass
-class Subject:
-    """On whose behalf a line is written. A request's is filled in as it becomes known, in place: the threads that
-    handle a request have copies of its context, so a new value would not reach the others."""
+class LogContext:
+    """The request, owner and job that a log line is about.
+
+    A request's is filled in place as they become known: the threads that handle the request have copies of its context,
+    so a new value would not reach the others.
+    """
 
     request_id: str | None = None
     owner: str | None = None
     job_id: str | None = None
 
 
-_context: ContextVar[Subject | None] = ContextVar("subject", default=None)
-_process = Subject()
+_context: ContextVar[LogContext | None] = ContextVar("log_context", default=None)
+_process = LogContext()
 
 
-def subject() -> Subject:
-    """That of the request or job at hand, else of the process; changing a copy of the latter changes nothing."""
+def log_context() -> LogContext:
+    """The context of the current request or job, else a copy of that of the process."""
     return _context.get() or replace(_process)
 
 
-def concern(new: Subject) -> None:
-    """From here on, in this task or thread and those that copy its context."""
+def bind_context(new: LogContext) -> None:
+    """Set the context of this task or thread, and of those that copy it from now on."""
     _context.set(new)
 
 
-def concern_process(new: Subject) -> None:
-    """A job's process is about one job, in all of its threads."""
+def bind_process_context(new: LogContext) -> None:
+    """Set the context of all threads of this process: the process of a job is about one job."""
     global _process  # noqa: PLW0603 - one per process is what is meant
     _context.set(None)
     _process = new
 
 
-class AddSubject(logging.Filter):
-    """Gives every record the fields of its subject; None where there is none."""
+class AddLogContext(logging.Filter):
+    """Adds the fields of the current context to every record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        found = subject()
-        for name in SUBJECT:
+        found = log_context()
+        for name in CONTEXT:
             setattr(record, name, getattr(found, name))
         return True
 
 
-class Human(logging.Formatter):
-    """`time LEVEL logger message request_id=… owner=… job_id=…`; a message cannot begin a line of its own."""
+class TextFormatter(logging.Formatter):
+    """Lines `time LEVEL logger message request_id=… owner=… job_id=…`; a message cannot begin a new line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told = [f"{name}={_word(value)}" for name in SUBJECT if (value := getattr(record, name, None)) is not None]
+        context = [f"{name}={_word(value)}" for name in CONTEXT if (value := getattr(record, name, None)) is not None]
         message = "\\n".join(record.getMessage().rstrip().splitlines())
-        line = " ".join([_time(record), record.levelname, record.name, message, *told])
-        return redacted("\n".join(filter(None, [line, _trace(record)])))
+        line = " ".join([_time(record), record.levelname, record.name, message, *context])
+        return redact("\n".join(filter(None, [line, _trace(record)])))
 
 
-class Json(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One object per line; fields that do not apply are left out."""
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": redacted(record.getMessage().rstrip()),
+            "message": redact(record.getMessage().rstrip()),
             "process": record.process,
         }
-        told |= {name: value for name in SUBJECT + ANSWER if (value := getattr(record, name, None)) is not None}
+        fields |= {name: value for name in CONTEXT + ANSWER if (value := getattr(record, name, None)) is not None}
         if trace := _trace(record):
-            told["exception"] = redacted(trace)
-        return json.dumps(told, ensure_ascii=False, default=str)
+            fields["exception"] = redact(trace)
+        return json.dumps(fields, ensure_ascii=False, default=str)
 
 
-def set_up(configuration: Configuration) -> None:
-    """Everything to standard error, in one form. Warnings of Python come the same way."""
+def configure_logging(configuration: Configuration) -> None:
+    """Log everything to standard error in one format, Python's warnings too."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.addFilter(AddSubject())
-    handler.setFormatter(Json() if configuration.log_format == "json" else Human())
+    handler.addFilter(AddLogContext())
+    handler.setFormatter(JsonFormatter() if configuration.log_format == "json" else TextFormatter())
     level = logging.getLevelNamesMapping()[configuration.log_level.upper()]
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -105,8 +122,10 @@ def set_up(configuration: Configuration) -> None:
 
 
 def ignore_celery_as_root() -> None:
-    """Celery warns a worker that runs as root of messages that carry code. Ours are JSON and carry nothing: all that a
-    forged one can do is make a worker look into the queue."""
+    """Silence Celery's warning to a worker that runs as root, which is about messages that carry code.
+
+    Ours are JSON and carry nothing: all that a forged one can do is make a worker try to claim a job.
+    """
     from celery.exceptions import SecurityWarning
 
     warnings.filterwarnings("ignore", category=SecurityWarning)
@@ -117,12 +136,12 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _trace(record: logging.LogRecord) -> str | None:
-    """The whole traceback as one text, if the record has one."""
+    """The traceback of the record, if it has one."""
     if not record.exc_info or record.exc_info[0] is None:
         return None
     return "".join(traceback.format_exception(*record.exc_info)).rstrip()
 
 
 def _word(value: str) -> str:
-    """As it is, unless it could be taken for something else."""
+    """The value, quoted where it could be taken for something else."""
     return value if value.isprintable() and not set(value) & set(' "=') else json.dumps(value)

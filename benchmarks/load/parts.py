@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import psutil
 
-from tests.stack import embedded_redis, end_tree, wait_for
-from worker.configuration import Configuration
-from worker.process import start
+from tests.support.stack import embedded_redis, end_tree, wait_for
+from worker.config import Configuration
+from worker.processes import start
 
 
 class Front(NamedTuple):
@@ -37,7 +37,7 @@ def front(**settings: object) -> Iterator[Front]:
 
 @contextmanager
 def _api(configuration: Configuration) -> "Iterator[subprocess.Popen[bytes]]":
-    process = start([sys.executable, "-m", "app.command", "api"], configuration.environment())
+    process = start([sys.executable, "-m", "app.cli.main", "api"], configuration.environment())
     try:
         yield process
     finally:

@@ -15,10 +15,10 @@ import numpy as np
 import psutil
 
 from benchmarks.load.figure import Figure, at_most
-from tests.app.api import client, events, finished, planted, upload
-from tests.stack import Server, server
-from tests.worker.launched import configuration_of, part
-from worker.link import connect
+from tests.support.api import events, finished, http_client, planted, upload
+from tests.support.processes import configuration_of, part
+from tests.support.stack import Server, server
+from worker.records.redis.connection import connect
 
 CALLERS = 4
 # By then pools, caches and allocators have their size.
@@ -64,7 +64,7 @@ def _use(running: Server, seconds: float, tell: Callable[[], object]) -> tuple[i
 
     def call(number: int) -> None:
         try:
-            with client(running.address) as lab:
+            with http_client(running.address) as lab:
                 while not ended.is_set():
                     _round(lab, number, rounds[number])
                     rounds[number] += 1

@@ -10,7 +10,7 @@ from benchmarks.load.figure import Figure, at_most, milliseconds
 from benchmarks.load.parts import Front, front
 from benchmarks.load.queues import add_tensor
 from worker.contract import Claim, JobRequest, Progress
-from worker.records import Records
+from worker.records.claims import ExecutionRecords
 
 CLIENTS, JOBS = 1000, 10
 EVENTS_PER_SECOND = 10
@@ -21,7 +21,7 @@ FLAT_MEGABYTES = 8.0
 
 def measure(tell: Callable[[], object]) -> Iterator[Figure]:
     with front(lease_seconds=600) as running:
-        records = Records.of(running.configuration)
+        records = ExecutionRecords.of(running.configuration)
         claims = _running_jobs(records, running)
         delays, megabytes, busy = _watched(running, records, claims, tell)
     expected = CLIENTS * EVENTS_PER_SECOND * SECONDS
@@ -39,17 +39,17 @@ def _computing_seconds(running: Front) -> float:
     return times.user + times.system
 
 
-def _running_jobs(records: Records, running: Front) -> list[Claim]:
+def _running_jobs(records: ExecutionRecords, running: Front) -> list[Claim]:
     """Claimed by us: this process plays the worker, with the same calls."""
     tensor = add_tensor(records, running.configuration, "local")
     for _ in range(JOBS):
-        records.submit("local", JobRequest(rank=2, method="hals", tensor_id=tensor))
-    claims = [records.claim("load") for _ in range(JOBS)]
+        records.jobs.submit("local", JobRequest(rank=2, method="hals", tensor_id=tensor))
+    claims = [records.claims.claim("load") for _ in range(JOBS)]
     return [claim for claim in claims if claim is not None]
 
 
 def _watched(
-    running: Front, records: Records, claims: Sequence[Claim], tell: Callable[[], object]
+    running: Front, records: ExecutionRecords, claims: Sequence[Claim], tell: Callable[[], object]
 ) -> tuple[list[float], list[float], float]:
     ids = [claim.job_id for claim in claims]
     told = [str(running.port), str(SECONDS + 3), str(CLIENTS), *ids]
@@ -64,7 +64,9 @@ def _watched(
     return delays, megabytes, busy
 
 
-def _publish(running: Front, records: Records, claims: Sequence[Claim], tell: Callable[[], object]) -> Iterator[float]:
+def _publish(
+    running: Front, records: ExecutionRecords, claims: Sequence[Claim], tell: Callable[[], object]
+) -> Iterator[float]:
     """Ten events a second to each job, the jobs spread over the tenth; gives the API's memory once a second."""
     time.sleep(1)
     began = time.perf_counter()
@@ -73,7 +75,7 @@ def _publish(running: Front, records: Records, claims: Sequence[Claim], tell: Ca
         time.sleep(max(0.0, began + turn * pace - time.perf_counter()))
         iteration, place = divmod(turn, len(claims))
         row = Progress(iteration=iteration + 1, objective=1.0, relative_error=0.5, fit=0.5, seconds=time.time())
-        records.publish(claims[place], [row])
+        records.claims.publish(claims[place], [row])
         if turn % (EVENTS_PER_SECOND * len(claims)) == 0:
             yield running.process.memory_info().rss / 1e6
             tell()

@@ -1,38 +1,49 @@
-"""Coordinate descent over the columns of a factor: one HALS pass."""
+"""Coordinate descent over the columns of a factor: passes of HALS."""
 
 import numpy as np
 
-from solvers.arrays import Float64
-from solvers.kernels.compiled import compiled
+from solvers.tensor.compiled import compiled
+from solvers.tensor.products import Float64
 
 
 @compiled
-def rows_by_column(A: Float64, C: Float64, Q: Float64, out: Float64) -> None:
-    """a_r ← [a_r + (C_r − A Q_r) / Q_rr]₊ for r = 1 … R. Rows do not meet, so each goes through all columns at once."""
-    rank = Q.shape[0]
+def rows_by_column(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int) -> None:
+    """a_r ← [a_r + (C_r − A Q_r) / Q_rr]₊ for r = 1 … R, `passes` times.
+
+    Rows do not meet, so each goes through all columns at once; its gradient is kept from pass to pass.
+    """
+    rank = Q.shape[-1]
     gradient = np.empty(rank)
     for i in range(A.shape[0]):
+        own = Q if Q.ndim == 2 else Q[i]
         gradient[:] = -C[i]
         for r in range(rank):
             out[i, r] = A[i, r]
             for s in range(rank):
-                gradient[s] += A[i, r] * Q[r, s]
-        for r in range(rank):
-            before = out[i, r]
-            # A vanished component (Q_rr = 0) is flat, or falls towards zero.
-            downhill = gradient[r] / Q[r, r] if Q[r, r] > 0 else (before if gradient[r] > 0 else 0.0)
-            after = max(0.0, before - downhill)
-            if after != before:
-                out[i, r] = after
-                for s in range(rank):
-                    gradient[s] += (after - before) * Q[r, s]
+                gradient[s] += A[i, r] * own[r, s]
+        for _ in range(passes):
+            for r in range(rank):
+                before = out[i, r]
+                # A vanished component (Q_rr = 0) is flat, or falls towards zero.
+                downhill = gradient[r] / own[r, r] if own[r, r] > 0 else (before if gradient[r] > 0 else 0.0)
+                after = max(0.0, before - downhill)
+                if after != before:
+                    out[i, r] = after
+                    for s in range(rank):
+                        gradient[s] += (after - before) * own[r, s]
+
+
+# A column below this share of the numbers that it is the difference of is their rounding.
+ROUNDING = 1e-12
 
 
 @compiled
-def normalised_columns(A: Float64, Q: Float64, descent: Float64) -> Float64:
+def normalised_columns(A: Float64, Q: Float64, descent: Float64, sizes: Float64) -> Float64:
     """The same from the descent C − A Q, each column scaled to unit length before the next is updated.
 
-    A column that vanished stays zero.
+    A column that vanished stays zero. It has vanished, too, where it is only rounding: a component that is zero in the
+    last mode has C_r = 0 and Q_r = α e_r, so that a_r − a_r is left, and unit length would make noise of that. `sizes`
+    has the norms of |C_r| + A |Q_r|, before their difference was taken.
     """
     rank = Q.shape[0]
     columns, downhill = np.ascontiguousarray(A.T), np.ascontiguousarray(descent.T)
@@ -45,8 +56,11 @@ def normalised_columns(A: Float64, Q: Float64, descent: Float64) -> Float64:
             elif downhill[r, i] < 0:
                 column[i] = 0.0
             squared += column[i] * column[i]
-        if squared > 0:
+        size = np.sqrt((columns[r] * columns[r]).sum()) + (sizes[r] / Q[r, r] if Q[r, r] > 0 else 0.0)
+        if squared > (ROUNDING * size) ** 2:
             column /= np.sqrt(squared)
+        else:
+            column[:] = 0.0
         for s in range(r + 1, rank):
             for i in range(len(column)):
                 downhill[s, i] -= Q[s, r] * (column[i] - columns[r, i])

@@ -8,8 +8,8 @@ notice a change in a function that another file brings in.
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.arrays import Float64
-from solvers.kernels.compiled import compiled
+from solvers.tensor.compiled import compiled
+from solvers.tensor.products import Float64
 
 EPS = 2.0**-52
 # Rounds in which exchanging all wrong signs at once need not improve, before the slow but sure rule takes over.
@@ -149,24 +149,25 @@ def _pivoting(
 @compiled
 def active_set_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
     """Every row by the active-set method, from the feasible row `start`."""
-    rank = Q.shape[0]
+    rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)
     y, trial, L = np.empty(rank), np.empty(rank), np.empty((rank, rank))
     for i in range(len(C)):
         out[i] = start[i]
         passive[:] = start[i] > 0
-        _active_set(Q, C[i], passive, out[i], y, trial, L, chosen)
+        _active_set(Q if Q.ndim == 2 else Q[i], C[i], passive, out[i], y, trial, L, chosen)
 
 
 @compiled
 def pivoting_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
-    """Every row by block principal pivoting; a row where it will not settle, by the active-set method."""
-    rank = Q.shape[0]
+    """Every row by block principal pivoting; a row where it does not converge, by the active-set method."""
+    rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)
     y, trial, L = np.empty(rank), np.empty(rank), np.empty((rank, rank))
     for i in range(len(C)):
+        own = Q if Q.ndim == 2 else Q[i]
         passive[:] = start[i] > 0
-        if not _pivoting(Q, C[i], passive, out[i], y, L, chosen):
+        if not _pivoting(own, C[i], passive, out[i], y, L, chosen):
             out[i] = start[i]
             passive[:] = start[i] > 0
-            _active_set(Q, C[i], passive, out[i], y, trial, L, chosen)
+            _active_set(own, C[i], passive, out[i], y, trial, L, chosen)

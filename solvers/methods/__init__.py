@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from solvers.arrays import Float64
 from solvers.block import Block, Memory
-from solvers.methods import als, anls_as, anls_bpp, apg, hals, mu
+from solvers.methods import als, anls_as, anls_bpp, anls_hybrid, apg, hals, mu
+from solvers.tensor.products import Float64
 
 Penalty: TypeAlias = Literal["l1", "l1_squared"]
 Option: TypeAlias = Literal["inner_passes", "normalise", "delta_omega"]
@@ -21,11 +21,12 @@ class Method:
 
     title: str
     update: Update
-    penalty: Penalty  # the paper's own, used when none is asked for
+    penalty: Penalty  # the paper's own, or what we chose, used when none is asked for
     monotone: bool  # the objective never rises from one iteration to the next
     exact: bool  # the block's minimiser is found, if its Gram is positive definite
     options: frozenset[Option] = frozenset()
-    compressible: bool = True  # takes the small negative entries that an MTTKRP of a compressed tensor has
+    signed: bool = True  # takes an MTTKRP with negative entries: of a tensor that has some, or of a compressed one
+    extrapolable: bool = False  # a sweep from anywhere never raises the objective, and no memory spans two sweeps
     fallback: Update | None = None  # repeats a sweep in which the objective rose
     start: Start | None = None  # what the method needs of its starting factors
 
@@ -38,12 +39,12 @@ METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "mu": Method(
             "Multiplicative update", mu.update, "l1", monotone=True, exact=False,
-            options=_options("inner_passes"), compressible=False, start=mu.start,
+            options=_options("inner_passes"), signed=False, start=mu.start,
         ),
         "als": Method("Alternating least squares", als.update, "l1", monotone=False, exact=False),
         "hals": Method(
             "Hierarchical alternating least squares", hals.update, "l1", monotone=True, exact=False,
-            options=_options("inner_passes", "normalise"),
+            options=_options("inner_passes", "normalise"), extrapolable=True,
         ),
         "apg": Method(
             "Alternating proximal gradient", apg.update, "l1", monotone=True, exact=False,
@@ -51,11 +52,15 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
         "anls-as": Method(
             "Alternating nonnegative least squares, active set", anls_as.update, "l1_squared",
-            monotone=True, exact=True,
+            monotone=True, exact=True, extrapolable=True,
         ),
         "anls-bpp": Method(
             "Alternating nonnegative least squares, block principal pivoting", anls_bpp.update, "l1_squared",
-            monotone=True, exact=True,
+            monotone=True, exact=True, extrapolable=True,
+        ),
+        "anls-hybrid": Method(
+            "Alternating nonnegative least squares, exact on short modes", anls_hybrid.update, "l1",
+            monotone=True, exact=False, extrapolable=True,
         ),
     }
 )  # fmt: skip

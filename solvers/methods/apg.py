@@ -4,23 +4,32 @@ import math
 
 import numpy as np
 
-from solvers.arrays import Float64
 from solvers.block import Block, Memory
+from solvers.tensor.products import Float64
+
+# Power iterations for the step length of a row, and the smallest entry that keeps their vector positive.
+POWERS, SMALLEST = 4, 1e-3
 
 
 def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     """A ← [Â − (Â Q − M + β) / L]₊ from the extrapolated point Â = A + ω (A − A_before)."""
-    return _step(A, block, memory, extrapolate=True)
+    return _steps(A, block, memory, extrapolate=True)
 
 
 def plain(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     """The same step from Â = A: it never raises the objective. The restart of Algorithm 4."""
-    return _step(A, block, memory, extrapolate=False)
+    return _steps(A, block, memory, extrapolate=False)
+
+
+def _steps(A: Float64, block: Block, memory: Memory, extrapolate: bool) -> tuple[Float64, Memory]:
+    for _ in range(block.passes):
+        A, memory = _step(A, block, memory, extrapolate)
+    return A, memory
 
 
 def _step(A: Float64, block: Block, memory: Memory, extrapolate: bool) -> tuple[Float64, Memory]:
     # ‖BᵀB‖₂ + α, with α: without it the step is too long and diverges at large α.
-    L = float(np.linalg.eigvalsh(block.Q)[-1])
+    L = float(np.linalg.eigvalsh(block.bound)[-1])
     t_before = memory.numbers.get("t", 1.0)
     t = (1 + math.sqrt(1 + 4 * t_before**2)) / 2
     after = Memory(previous=A, numbers={"t": t, "L": L})
@@ -30,4 +39,19 @@ def _step(A: Float64, block: Block, memory: Memory, extrapolate: bool) -> tuple[
     if extrapolate and memory.previous is not None:
         bound = block.delta_omega * math.sqrt(memory.numbers["L"] / L)
         A_hat = A + min((t_before - 1) / t, bound) * (A - memory.previous)
-    return np.maximum(A_hat - (A_hat @ block.Q - block.C) / L, 0.0), after
+    lengths = L if block.Q.ndim == 2 else _row_bounds(block.Q, L)[:, None]
+    return np.maximum(A_hat - (block.times(A_hat) - block.C) / lengths, 0.0), after
+
+
+def _row_bounds(Q: Float64, L: float) -> Float64:
+    """No less than ‖Qᵢ‖₂ for each of I × R × R nonnegative matrices, and L at most: an L per row takes longer steps.
+
+    For any v > 0 the norm is at most the largest entry of (Qᵢ v) / v; after a few power iterations, that is nearly it.
+    """
+    v = np.ones(Q.shape[:2])
+    for _ in range(POWERS):
+        Qv = np.matmul(Q, v[:, :, None])[:, :, 0]
+        bounds: Float64 = (Qv / v).max(axis=1)
+        flat = bounds <= 0  # a row that meets nothing
+        v = np.maximum(Qv / np.where(flat, 1.0, Qv.max(axis=1))[:, None], SMALLEST)
+    return np.where(flat, L, np.minimum(bounds, L))

@@ -1,7 +1,10 @@
 """Hierarchical alternating least squares (the paper's Algorithm 3)."""
 
-from solvers.arrays import Float64
+import numpy as np
+
 from solvers.block import Block, Memory
+from solvers.kernels.rows import update_rows
+from solvers.tensor.products import Float64
 
 
 def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
@@ -14,5 +17,10 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     from solvers.kernels.columns import normalised_columns, rows_by_column
 
     if block.normalise:
-        return normalised_columns(A, block.Q, block.C - A @ block.Q), memory
-    return block.threads.over_rows(rows_by_column, A, block.C, block.Q), memory
+        # With a Gram per row, the unit sphere has no such minimiser. What is missing is then filled in by the model:
+        # the same gradient, one Q for all rows that is no less than theirs, and O still falls.
+        for _ in range(block.passes):
+            AQ, C = block.times(A), block.C
+            A = normalised_columns(A, block.bound, C - AQ, np.linalg.norm(np.abs(C) + np.abs(AQ), axis=0))
+        return A, memory
+    return update_rows(rows_by_column, A, block.C, block.Q, block.threads, block.passes), memory

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from solvers.arrays import Float64
 from solvers.block import Block, Memory
+from solvers.tensor.products import Float64
 
 # Added to a random start, as in the paper: a multiplicative update can never leave zero.
 EPSILON = 1e-6
@@ -13,8 +13,10 @@ FLOOR = 1e-30
 
 def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     """A ← A ∗ M / (A Q + β). A vanished component has 0 / 0 here, and stays at the floor."""
-    denominator = A @ block.Q + block.beta
-    return np.maximum(A * (block.M / np.maximum(denominator, FLOOR * FLOOR)), FLOOR), memory
+    for _ in range(block.passes):
+        denominator = block.times(A) + block.beta
+        A = np.maximum(A * (block.M / np.maximum(denominator, FLOOR * FLOOR)), FLOOR)
+    return A, memory
 
 
 def start(A: Float64, drawn: bool) -> Float64:

@@ -7,41 +7,51 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.chaos.attacks import Attacks
 from tests.chaos.audit import all_ended, audit, states
-from tests.chaos.house import House
 from tests.chaos.jobs import Jobs
+from tests.chaos.machine import Machine
+from tests.chaos.server import ChaosServer
 
 # Jobs that wait or run at any time: enough to keep two workers busy and a queue behind them.
 LIVE_JOBS = 5
 PAUSES_SECONDS = (0.3, 2.5)
+TOLD_SECONDS = 60.0
+LOG_LINES = 200
 
 
 def main() -> int:
     asked = _asked()
     print(f"seed {asked.seed}, {asked.minutes:g} minutes", flush=True)
     with tempfile.TemporaryDirectory(prefix="ncp-chaos-") as folder:
-        house = House(Path(folder))
-        try:
-            return _run(house, random.Random(asked.seed), 60 * asked.minutes, asked.seed)
-        finally:
-            house.stop()
+        machine = Machine(Path(folder))
+        print("skipped:", ", ".join(machine.skipped) or "nothing", flush=True)
+        with ExitStack() as ends:
+            ends.callback(machine.end)
+            server = ChaosServer(Path(folder), machine)
+            ends.callback(server.stop)
+            try:
+                return _run(server, random.Random(asked.seed), 60 * asked.minutes, asked.seed)
+            except TimeoutError:  # what the server says of itself goes with its folder
+                print("".join(server.running.log.read_text().splitlines(keepends=True)[-LOG_LINES:]), flush=True)
+                raise
 
 
-def _run(house: House, dice: random.Random, seconds: float, seed: int) -> int:
-    jobs = Jobs(house, dice)
-    done = _attack(Attacks(house, jobs, dice), jobs, dice, seconds)
+def _run(server: ChaosServer, dice: random.Random, seconds: float, seed: int) -> int:
+    jobs = Jobs(server, dice)
+    done = _attack(Attacks(server, jobs, dice), jobs, dice, seconds)
     print(
         "attacks:",
         ", ".join(f"{count} × {name}" for name, count in sorted(done.items())),
         f"= {done.total()}",
         flush=True,
     )
-    all_ended(house, jobs)
-    print("jobs:", ", ".join(f"{count} {state}" for state, count in states(house, jobs).items()), flush=True)
-    complaints = list(audit(house, jobs))
+    all_ended(server, jobs)
+    print("jobs:", ", ".join(f"{count} {state}" for state, count in states(server, jobs).items()), flush=True)
+    complaints = list(audit(server, jobs))
     for complaint in complaints:
         print("COMPLAINT", complaint)
     print(f"{len(jobs.accepted)} jobs accepted; seed {seed}; {len(complaints)} complaints", flush=True)
@@ -51,8 +61,13 @@ def _run(house: House, dice: random.Random, seconds: float, seed: int) -> int:
 def _attack(attacks: Attacks, jobs: Jobs, dice: random.Random, seconds: float) -> Counter[str]:
     named, done = attacks.named(), Counter[str]()
     weights = [weight for weight, _ in named.values()]
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    started = time.monotonic()
+    told = started
+    while time.monotonic() < started + seconds:
+        if time.monotonic() > told + TOLD_SECONDS:
+            told = time.monotonic()
+            print(f"{(told - started) / 60:.0f} minutes, {done.total()} attacks, {len(jobs.accepted)} jobs", flush=True)
+        attacks.server.keep_other_worker()
         while len(jobs.live()) < LIVE_JOBS:
             jobs.submit()
         time.sleep(dice.uniform(*PAUSES_SECONDS))

@@ -8,26 +8,27 @@ from contextlib import suppress
 import psutil
 import redis
 
-from tests.chaos.house import LEASE_SECONDS, House
 from tests.chaos.jobs import Jobs
-from tests.faults.acts import frozen, kill, tree
-from tests.worker.launched import part
-from worker import keys
-from worker.link import connect
-from worker.queue import QUEUE
+from tests.chaos.machine import LEASE_SECONDS
+from tests.chaos.server import ChaosServer
+from tests.support.processes import frozen, kill, part, tree
+from worker.broker import QUEUE
+from worker.records.redis import keys
+from worker.records.redis.connection import connect
 
 FROZEN_REDIS_SECONDS = 1.5 * LEASE_SECONDS
 
 
 class Attacks:
-    def __init__(self, house: House, jobs: Jobs, dice: random.Random) -> None:
-        self._house = house
+    def __init__(self, server: ChaosServer, jobs: Jobs, dice: random.Random) -> None:
+        self.server = server
         self._jobs = jobs
         self._dice = dice
 
     def named(self) -> Mapping[str, tuple[int, Callable[[], bool]]]:
         """Each with its weight."""
-        return {
+        machine = self.server.machine
+        found = {
             "job killed": (6, self.kill_job),
             "pool child killed": (2, self.kill_pool_child),
             "worker killed": (3, lambda: self._kill_part("worker")),
@@ -40,7 +41,11 @@ class Attacks:
             "launcher killed": (1, self.kill_launcher),
             "queue deleted": (2, self.delete_queue),
             "job cancelled": (4, self._jobs.cancel),
+            **(machine.attacks(self._dice) if machine else {}),
         }
+        if machine and machine.disk:
+            found["power cut"] = 1, self.cut_power
+        return found
 
     def kill_job(self) -> bool:
         return self._kill_one(self._computing())
@@ -50,31 +55,35 @@ class Attacks:
 
     def stop_worker(self) -> bool:
         with suppress(psutil.NoSuchProcess):
-            part(self._house.running, "worker").terminate()
+            part(self.server.running, "worker").terminate()
         return True
 
     def freeze_worker(self) -> bool:
         """All of it, past its lease."""
-        return self._frozen(tree(part(self._house.running, "worker").pid), 2 * LEASE_SECONDS)
+        return self._frozen(tree(part(self.server.running, "worker").pid), 2 * LEASE_SECONDS)
 
     def freeze_job(self) -> bool:
         computing = self._computing()
         return bool(computing) and self._frozen([self._dice.choice(computing)], 2 * LEASE_SECONDS)
 
     def freeze_redis(self) -> bool:
-        return self._frozen([part(self._house.running, "valkey")], FROZEN_REDIS_SECONDS)
+        return self._frozen([part(self.server.running, "valkey")], FROZEN_REDIS_SECONDS)
 
     def kill_launcher(self) -> bool:
-        self._house.kill_launcher()
+        self.server.kill_launcher()
+        return True
+
+    def cut_power(self) -> bool:
+        self.server.cut_power()
         return True
 
     def delete_queue(self) -> bool:
-        with suppress(redis.RedisError), connect(self._house.configuration) as client:
+        with suppress(redis.RedisError), connect(self.server.configuration) as client:
             return bool(client.delete(keys.BROKER + QUEUE))
         return False
 
     def _kill_part(self, name: str) -> bool:
-        kill(part(self._house.running, name))
+        kill(part(self.server.running, name))
         return True
 
     def _frozen(self, processes: list[psutil.Process], seconds: float) -> bool:
@@ -90,7 +99,7 @@ class Attacks:
 
     def _pool(self) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
-            return part(self._house.running, "worker").children()
+            return part(self.server.running, "worker").children()
         return []
 
     def _computing(self) -> list[psutil.Process]:

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from solvers import Result, Settings, solve
-from tests.app.api import Sent, client
-from tests.chaos.house import House
 from tests.chaos.jobs import OWNERS, Accepted, Jobs
-from tests.faults.watcher import is_gapless
-from tests.stack import wait_for
-from tests.worker.lab import same_bits
+from tests.chaos.server import ChaosServer
+from tests.support.api import Sent, http_client
+from tests.support.jobs import same_bits
+from tests.support.stack import wait_for
+from tests.support.watcher import is_gapless
 from worker.contract import TERMINAL, Job
-from worker.link import connect
+from worker.records.redis.connection import connect
 
 ENDED_SECONDS = 300.0
 # Uploads of a killed API are removed once they are a minute old.
@@ -36,52 +36,52 @@ STANDING = (
 )
 
 
-def all_ended(house: House, jobs: Jobs) -> None:
+def all_ended(server: ChaosServer, jobs: Jobs) -> None:
     wait_for(lambda: not jobs.live(), ENDED_SECONDS, "every accepted job to end")
-    wait_for(lambda: not house.records.unsettled(), TIDY_SECONDS, "every history to be stored")
+    wait_for(lambda: not server.records.jobs.unsettled(), TIDY_SECONDS, "every history to be stored")
 
 
-def audit(house: House, jobs: Jobs) -> Iterator[str]:
+def audit(server: ChaosServer, jobs: Jobs) -> Iterator[str]:
     for job in jobs.accepted:
-        yield from about(house, job)
-    yield from left_files(house, jobs)
-    yield from left_keys(house, jobs)
-    house.stop()
-    yield from left_processes(house)
+        yield from about(server, job)
+    yield from left_files(server, jobs)
+    yield from left_keys(server, jobs)
+    server.stop()
+    yield from left_processes(server)
 
 
-def states(house: House, jobs: Jobs) -> dict[str, int]:
-    found = [house.records.job(job.owner, job.id).state for job in jobs.accepted]
+def states(server: ChaosServer, jobs: Jobs) -> dict[str, int]:
+    found = [server.records.jobs.get(job.owner, job.id).state for job in jobs.accepted]
     return {state: found.count(state) for state in sorted(TERMINAL)}
 
 
-def about(house: House, accepted: Accepted) -> Iterator[str]:
-    yield from (f"job {accepted.id}: {complaint}" for complaint in _about(house, accepted))
+def about(server: ChaosServer, accepted: Accepted) -> Iterator[str]:
+    yield from (f"job {accepted.id}: {complaint}" for complaint in _about(server, accepted))
 
 
-def _about(house: House, accepted: Accepted) -> Iterator[str]:
-    job = house.records.job(accepted.owner, accepted.id)
+def _about(server: ChaosServer, accepted: Accepted) -> Iterator[str]:
+    job = server.records.jobs.get(accepted.owner, accepted.id)
     if job.state == "failed":
         yield f"failed: {job.error.message if job.error else None}"
     if job.state == "cancelled" and not accepted.cancel_asked:
         yield "was cancelled by nobody"
     if job.result is not None:
-        yield from _numbers(house, accepted, job)
-    if not is_gapless(_events(house, job.id)):
+        yield from _numbers(server, accepted, job)
+    if not is_gapless(_events(server, job.id)):
         yield "its events have a gap"
     if accepted.watcher is not None:
-        yield from _watched(house, accepted)
+        yield from _watched(server, accepted)
 
 
-def _numbers(house: House, accepted: Accepted, job: Job) -> Iterator[str]:
+def _numbers(server: ChaosServer, accepted: Accepted, job: Job) -> Iterator[str]:
     """A cancelled run is compared with one of as many iterations."""
     assert job.result is not None
     stop = accepted.settings.stop.model_copy(update={"max_iterations": job.result.iterations})
     settings = accepted.settings.model_copy(update={"stop": stop})
     expected = _solved(accepted.tensor.tobytes(), accepted.tensor.shape, settings.model_dump_json())
-    if not same_bits(house.store.job(job.id).factors(), list(expected.factors)):
+    if not same_bits(server.store.job(job.id).factors(), list(expected.factors)):
         yield f"{job.state}, but its factors are not those of solve()"
-    told = tuple(row.objective for row in house.records.history(job.owner, job.id))
+    told = tuple(row.objective for row in server.jobs.history(job.owner, job.id))
     if job.state == "cancelled":  # perhaps while it repeated what had been told; the last one may be approximate
         told, wanted = told[: job.result.iterations - 1], expected.history.objective[:-1]
     else:
@@ -95,9 +95,9 @@ def _solved(content: bytes, shape: tuple[int, ...], settings: str) -> Result:
     return solve(np.frombuffer(content).reshape(shape), Settings.model_validate_json(settings), threads=1)
 
 
-def _events(house: House, job_id: str) -> list[Sent]:
+def _events(server: ChaosServer, job_id: str) -> list[Sent]:
     seen: list[Sent] = []
-    while page := house.records.events_after(job_id, seen[-1].id if seen else None):
+    while page := server.jobs.events_after(job_id, seen[-1].id if seen else None):
         seen += [Sent(event.id, event.kind, _content(event.payload)) for event in page]
     return seen
 
@@ -107,15 +107,15 @@ def _content(payload: str) -> dict[str, object]:
     return found
 
 
-def _watched(house: House, accepted: Accepted) -> Iterator[str]:
+def _watched(server: ChaosServer, accepted: Accepted) -> Iterator[str]:
     assert accepted.watcher is not None
     seen = accepted.watcher.until_end()
-    if [sent.id for sent in seen] != [event.id for event in _events(house, accepted.id)]:
+    if [sent.id for sent in seen] != [event.id for event in _events(server, accepted.id)]:
         yield "its watcher was not told every event once"
 
 
-def left_files(house: House, jobs: Jobs, tidy_seconds: float = TIDY_SECONDS) -> Iterator[str]:
-    root = house.store.root
+def left_files(server: ChaosServer, jobs: Jobs, tidy_seconds: float = TIDY_SECONDS) -> Iterator[str]:
+    root = server.store.root
     with suppress(TimeoutError):
         wait_for(lambda: not list((root / "uploads").iterdir()), tidy_seconds, "abandoned uploads to go")
     yield from (f"{path.relative_to(root)} is left" for path in (root / "uploads").iterdir())
@@ -131,29 +131,30 @@ def _belongs(path: Path) -> bool:
     final = any(path.parent.glob("factors-*"))
     if path.name.startswith(("checkpoint-", "partial-")):
         return not final
-    return path.name in ("history.npy", "changes.json") or path.name.startswith("factors-")
+    return path.name in ("history.npy", "changes.json", "source.json", "diagnostics.json") or path.name.startswith(
+        "factors-"
+    )
 
 
-def left_processes(house: House) -> Iterator[str]:
+def left_processes(server: ChaosServer) -> Iterator[str]:
     """Once the server has stopped."""
-    yield from (f"process {process.pid} is left: {process.cmdline()}" for process in house.processes())
+    yield from (f"process {process.pid} is left: {process.cmdline()}" for process in server.processes())
 
 
-def left_keys(house: House, jobs: Jobs) -> Iterator[str]:
+def left_keys(server: ChaosServer, jobs: Jobs) -> Iterator[str]:
     """Delete everything, and look what remains."""
     for job in jobs.accepted:
-        house.records.delete_job(job.owner, job.id)
-        house.store.remove_job(job.id)
-    with client(house.address) as caller:
+        server.jobs.delete(job.owner, job.id)
+    with http_client(server.address) as caller:
         for owner in OWNERS:
-            for tensor in house.records.tensors(owner, limit=10_000).items:
+            for tensor in server.records.tensors.list(owner, limit=10_000).items:
                 if owner == "local":
                     caller.delete(f"/v1/tensors/{tensor.id}").raise_for_status()
                 else:
-                    house.records.delete_tensor(owner, tensor.id)
-    with connect(house.configuration) as client_:
+                    server.tensors.delete(owner, tensor.id)
+    with connect(server.configuration) as client_:
         left = sorted(str(key) for key in client_.scan_iter(count=1000))
     yield from (f"key {key} is left in Redis" for key in left if not key.startswith(STANDING))
-    for usage in house.records.usages(OWNERS):
+    for usage in server.records.stats.usages(OWNERS):
         if usage.stored_bytes or any(usage.jobs.model_dump().values()):
             yield f"{usage.owner} has nothing left, but is counted with {usage}"

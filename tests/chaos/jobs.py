@@ -12,14 +12,14 @@ from kombu.exceptions import OperationalError
 from numpy.typing import NDArray
 
 from solvers import METHODS, Settings
-from tests.app.api import client, npy
-from tests.chaos.house import House
-from tests.faults.watcher import Watcher
-from tests.stack import wait_for
-from tests.worker.lab import put, random_tensor
+from tests.chaos.server import ChaosServer
+from tests.support.api import http_client, npy
+from tests.support.jobs import put, random_tensor
+from tests.support.stack import wait_for
+from tests.support.watcher import Watcher
+from worker.broker import wake_worker
 from worker.contract import TERMINAL, JobRequest
-from worker.errors import Unavailable
-from worker.wake import wake
+from worker.errors import StoreUnavailable, Unavailable
 
 Answer = TypeVar("Answer")
 OWNERS = ("local", "ann", "bob")
@@ -49,8 +49,8 @@ class Lane:
 class Jobs:
     """`local` goes through HTTP, the others through the records: an open server has one caller."""
 
-    def __init__(self, house: House, dice: random.Random) -> None:
-        self._house = house
+    def __init__(self, server: ChaosServer, dice: random.Random) -> None:
+        self._server = server
         self._dice = dice
         self._tensors = [random_tensor(*shape, seed=place) for place, shape in enumerate(SHAPES)]
         self._lanes = {owner: Lane() for owner in OWNERS}
@@ -86,7 +86,7 @@ class Jobs:
         )
         job = Accepted(owner, self._send(owner, request), self._tensors[place], request.settings())
         if owner == "local" and self._dice.random() < 0.7:
-            job.watcher = Watcher(self._house.address, job.id)
+            job.watcher = Watcher(self._server.address, job.id)
             job.watcher.start()
         self.accepted.append(job)
         self._live.append(job)
@@ -98,16 +98,16 @@ class Jobs:
             return False
         job = self._dice.choice(live)
         job.cancel_asked = True
-        self._persistently(lambda: self._house.records.cancel(job.owner, job.id))
+        self._persistently(lambda: self._server.records.jobs.cancel(job.owner, job.id))
         return True
 
     def _state(self, job: Accepted) -> str:
-        return self._house.records.job(job.owner, job.id).state
+        return self._server.records.jobs.get(job.owner, job.id).state
 
     def _upload(self, owner: str, tensor: NDArray[np.float64]) -> str:
         if owner == "local":
             return str(self._posted("/v1/tensors", 201, content=npy(tensor))["id"])
-        return self._persistently(lambda: put(self._house.records, self._house.store, tensor, owner)).id
+        return self._persistently(lambda: put(self._server.records, self._server.store, tensor, owner)).id
 
     def _send(self, owner: str, request: JobRequest) -> str:
         """With a key: asked again after an answer that got lost, it is the same job."""
@@ -116,13 +116,13 @@ class Jobs:
         if owner == "local":
             body = request.model_dump(mode="json", exclude_unset=True)
             return str(self._posted("/v1/jobs", 202, json=body, headers={"Idempotency-Key": key})["id"])
-        job = self._persistently(lambda: self._house.records.submit(owner, request, key))[0]
-        self._persistently(lambda: wake(self._house.configuration))
+        job = self._persistently(lambda: self._server.records.jobs.submit(owner, request, key))[0]
+        self._persistently(lambda: wake_worker(self._server.configuration))
         return job.id
 
     def _posted(self, path: str, status: int, **content: Any) -> dict[str, Any]:
         def post() -> dict[str, Any]:
-            with client(self._house.address) as caller:
+            with http_client(self._server.address) as caller:
                 answer = caller.post(path, **content)
             if answer.status_code == 503:
                 raise Unavailable
@@ -138,7 +138,7 @@ class Jobs:
         def attempt() -> tuple[Answer] | None:
             try:
                 return (call(),)
-            except (Unavailable, OperationalError, httpx.TransportError):
+            except (Unavailable, StoreUnavailable, OperationalError, httpx.TransportError):
                 return None
 
         return wait_for(attempt, PATIENCE_SECONDS, "the server")[0]

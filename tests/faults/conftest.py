@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.disk import Disk, small_disk
-from tests.stack import embedded_redis, worker
-from tests.worker.running import Lab
+from tests.support.jobs import Backend
+from tests.support.machine.disk import Disk, small_disk
+from tests.support.stack import embedded_redis, worker
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def backend(tmp_path: Path) -> Iterator[Backend]:
     """Checkpoints follow each other closely, and a lease is short."""
     with embedded_redis(tmp_path, checkpoint_seconds=0.05, lease_seconds=2.0) as configuration:
-        yield Lab(configuration)
+        yield Backend(configuration)
 
 
 @pytest.fixture
-def running(lab: Lab) -> Iterator["subprocess.Popen[bytes]"]:
-    """The worker of that lab."""
-    with worker(lab.configuration) as process:
+def running(backend: Backend) -> Iterator["subprocess.Popen[bytes]"]:
+    """The worker of that backend."""
+    with worker(backend.configuration) as process:
         yield process
 
 

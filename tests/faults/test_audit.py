@@ -14,26 +14,27 @@ import numpy as np
 import pytest
 
 from tests.chaos.audit import about, all_ended, left_files, left_keys, left_processes
-from tests.chaos.house import House
 from tests.chaos.jobs import Accepted, Jobs
-from tests.stack import wait_for
-from worker import keys
-from worker.link import connect
+from tests.chaos.server import ChaosServer
+from tests.support.stack import wait_for
+from worker.records.redis import keys
+from worker.records.redis.connection import connect
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    made = House(tmp_path_factory.mktemp("house"))
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChaosServer]:
+    made = ChaosServer(tmp_path_factory.mktemp("server"))
     yield made
     made.stop()
 
 
 @pytest.fixture(scope="module")
-def jobs(house: House) -> Jobs:
-    """One, which has a watcher; it has ended."""
-    made = Jobs(house, random.Random(604))
-    made.submit()
-    all_ended(house, made)
+def jobs(server: ChaosServer) -> Jobs:
+    """Until one has a watcher; all have ended."""
+    made = Jobs(server, random.Random(604))
+    while not any(job.watcher for job in made.accepted):
+        made.submit()
+    all_ended(server, made)
     return made
 
 
@@ -50,93 +51,95 @@ def changed(path: Path, change: Callable[[Path], None]) -> Iterator[None]:
     path.write_bytes(before)
 
 
-def folder(house: House, job: Accepted) -> Path:
-    return house.store.root / "jobs" / job.id
+def folder(server: ChaosServer, job: Accepted) -> Path:
+    return server.store.root / "jobs" / job.id
 
 
-def test_there_is_nothing_to_complain_of(house: House, jobs: Jobs) -> None:
-    assert [complaint for job in jobs.accepted for complaint in about(house, job)] == []
-    assert list(left_files(house, jobs)) == []
+def test_there_is_nothing_to_complain_of(server: ChaosServer, jobs: Jobs) -> None:
+    assert [complaint for job in jobs.accepted for complaint in about(server, job)] == []
+    assert list(left_files(server, jobs)) == []
 
 
-def test_an_altered_factor(house: House, job: Accepted) -> None:
+def test_an_altered_factor(server: ChaosServer, job: Accepted) -> None:
     def alter(path: Path) -> None:
         with np.load(path) as stored:
             arrays = dict(stored)
         arrays["A1"][0, 0] = np.nextafter(arrays["A1"][0, 0], np.inf)
         np.savez(path, **arrays)
 
-    with changed(next(folder(house, job).glob("factors-*")) / "factors.npz", alter):
-        assert list(about(house, job)) == [f"job {job.id}: succeeded, but its factors are not those of solve()"]
+    with changed(next(folder(server, job).glob("factors-*")) / "factors.npz", alter):
+        assert list(about(server, job)) == [f"job {job.id}: succeeded, but its factors are not those of solve()"]
 
 
-def test_an_iteration_that_is_missing_in_the_history(house: House, job: Accepted) -> None:
-    with changed(folder(house, job) / "history.npy", lambda path: np.save(path, np.delete(np.load(path), 3, axis=0))):
-        assert f"job {job.id}: its history is not that of solve()" in list(about(house, job))
+def test_an_iteration_that_is_missing_in_the_history(server: ChaosServer, job: Accepted) -> None:
+    with changed(folder(server, job) / "history.npy", lambda path: np.save(path, np.delete(np.load(path), 3, axis=0))):
+        assert f"job {job.id}: its history is not that of solve()" in list(about(server, job))
 
 
-def test_an_event_that_is_missing_in_the_stream(house: House, job: Accepted) -> None:
+def test_an_event_that_is_missing_in_the_stream(server: ChaosServer, job: Accepted) -> None:
     def without_end(path: Path) -> None:
         path.write_text(json.dumps([change for change in json.loads(path.read_text()) if change["kind"] != "end"]))
 
-    with changed(folder(house, job) / "changes.json", without_end):
-        assert f"job {job.id}: its events have a gap" in list(about(house, job))
+    with changed(folder(server, job) / "changes.json", without_end):
+        assert f"job {job.id}: its events have a gap" in list(about(server, job))
 
 
-def test_an_event_that_a_watching_client_missed(house: House, job: Accepted) -> None:
+def test_an_event_that_a_watching_client_missed(server: ChaosServer, job: Accepted) -> None:
     assert job.watcher is not None
     missed = job.watcher.seen.pop(2)
-    assert list(about(house, job)) == [f"job {job.id}: its watcher was not told every event once"]
+    assert list(about(server, job)) == [f"job {job.id}: its watcher was not told every event once"]
     job.watcher.seen.insert(2, missed)
 
 
 @pytest.mark.parametrize(("state", "complaint"), [("failed", "failed: None"), ("cancelled", "was cancelled by nobody")])
-def test_a_job_that_ended_otherwise_than_it_should(house: House, job: Accepted, state: str, complaint: str) -> None:
-    with connect(house.configuration) as redis:
+def test_a_job_that_ended_otherwise_than_it_should(
+    server: ChaosServer, job: Accepted, state: str, complaint: str
+) -> None:
+    with connect(server.configuration) as redis:
         redis.hset(keys.job(job.id), "state", state)
-        assert f"job {job.id}: {complaint}" in list(about(house, job))
+        assert f"job {job.id}: {complaint}" in list(about(server, job))
         redis.hset(keys.job(job.id), "state", "succeeded")
 
 
 @pytest.mark.parametrize("name", [".factors-1.half", "checkpoint-1-7-abc.npz", "initial"])
-def test_a_file_that_is_left_in_the_folder_of_a_job(house: House, jobs: Jobs, job: Accepted, name: str) -> None:
-    left = folder(house, job) / name
+def test_a_file_that_is_left_in_the_folder_of_a_job(server: ChaosServer, jobs: Jobs, job: Accepted, name: str) -> None:
+    left = folder(server, job) / name
     left.touch()
-    assert list(left_files(house, jobs)) == [f"jobs/{job.id}/{name} is left"]
+    assert list(left_files(server, jobs)) == [f"jobs/{job.id}/{name} is left"]
     left.unlink()
 
 
-def test_a_folder_that_belongs_to_no_job(house: House, jobs: Jobs) -> None:
-    stray = house.store.root / "jobs" / "stray"
+def test_a_folder_that_belongs_to_no_job(server: ChaosServer, jobs: Jobs) -> None:
+    stray = server.store.root / "jobs" / "stray"
     stray.mkdir()
-    assert list(left_files(house, jobs)) == ["folder stray belongs to no job"]
+    assert list(left_files(server, jobs)) == ["folder stray belongs to no job"]
     stray.rmdir()
 
 
-def test_an_upload_that_never_ends(house: House, jobs: Jobs) -> None:
-    path = house.store.root / "uploads" / "endless"
+def test_an_upload_that_never_ends(server: ChaosServer, jobs: Jobs) -> None:
+    path = server.store.root / "uploads" / "endless"
     with path.open("wb") as upload:
         fcntl.flock(upload, fcntl.LOCK_EX)
-        assert list(left_files(house, jobs, tidy_seconds=0.1)) == ["uploads/endless is left"]
+        assert list(left_files(server, jobs, tidy_seconds=0.1)) == ["uploads/endless is left"]
     path.unlink()
 
 
-def test_a_key_that_is_left_in_redis_and_a_count_that_is_wrong(house: House, jobs: Jobs) -> None:
+def test_a_key_that_is_left_in_redis_and_a_count_that_is_wrong(server: ChaosServer, jobs: Jobs) -> None:
     """The last one that needs the jobs: they are deleted."""
-    with connect(house.configuration) as redis:
+    with connect(server.configuration) as redis:
         redis.set("ncp:users:nobody", 1)
         redis.hincrby(keys.usage("ann"), "tensor_bytes", 8)
-    key, count = left_keys(house, jobs)
+    key, count = left_keys(server, jobs)
     assert key == "key ncp:users:nobody is left in Redis"
     assert count.startswith("ann has nothing left, but is counted with")
 
 
-def test_a_process_that_outlives_the_server(house: House) -> None:
-    house.stop()
-    assert list(left_processes(house)) == []
-    environment = {**os.environ, "NCP_DATA": str(house.running.data)}
+def test_a_process_that_outlives_the_server(server: ChaosServer) -> None:
+    server.stop()
+    assert list(left_processes(server)) == []
+    environment = {**os.environ, "NCP_DATA": str(server.running.data)}
     command = [sys.executable, "-c", "input()"]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as stray:
-        wait_for(lambda: list(left_processes(house)), what="a complaint")
-        assert list(left_processes(house)) == [f"process {stray.pid} is left: {command}"]
+        wait_for(lambda: list(left_processes(server)), what="a complaint")
+        assert list(left_processes(server)) == [f"process {stray.pid} is left: {command}"]
         stray.communicate(b"\n")

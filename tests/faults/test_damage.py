@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.stack import embedded_redis, worker
-from tests.worker.lab import ended, put, random_tensor, reached, request
-from tests.worker.running import LONG, Lab
-from worker.wake import wake
+from tests.support.jobs import LONG, Backend, ended, put, random_tensor, reached, request
+from tests.support.stack import embedded_redis, worker
+from worker.broker import wake_worker
 
 
 def alter(path: Path) -> None:
@@ -27,39 +26,39 @@ def test_a_damaged_checkpoint_costs_time_and_nothing_else(
 ) -> None:
     """Every stopping worker leaves a checkpoint; the last two are kept."""
     with embedded_redis(tmp_path, checkpoint_seconds=600.0) as configuration:
-        lab = Lab(configuration)
-        job = lab.submit(**LONG)
+        backend = Backend(configuration)
+        job = backend.submit(**LONG)
         for _ in range(2):
             with worker(configuration) as stopping:
-                seen = lab.now(job).progress
-                reached(lab.records, job, 20 + (seen.iteration if seen else 0))
+                seen = backend.now(job).progress
+                reached(backend.records, job, 20 + (seen.iteration if seen else 0))
                 stopping.terminate()
                 stopping.wait(30)
-        found = checkpoints(lab.folder(job))
+        found = checkpoints(backend.folder(job))
         for path in found[:damaged]:
             damage(path)
         assert len(found) == 2
         whole = [iteration_of(path) for path in found[damaged:]]
         with worker(configuration):
-            assert lab.as_if_nothing_happened(job).attempt == 1
-        told = f"goes on after iteration {whole[0]}" if whole else "its checkpoints are damaged, it begins anew"
+            assert backend.as_if_nothing_happened(job).attempt == 1
+        told = f"resumes after iteration {whole[0]}" if whole else "its checkpoints are damaged, it starts from"
         assert f"job {job.id}: {told}" in capfd.readouterr().err
 
 
 def test_a_damaged_tensor_fails_its_jobs_with_the_reason(tmp_path: Path) -> None:
     with embedded_redis(tmp_path) as configuration, worker(configuration):
-        lab = Lab(configuration)
+        backend = Backend(configuration)
         for seed, damage in enumerate((alter, cut)):
-            other = put(lab.records, lab.store, random_tensor(5, 6, 7, seed=seed))
-            damage(lab.store.tensor_path(other.sha256))
-            job, _ = lab.records.submit("local", request(other))
-            wake(configuration)
-            failed = ended(lab.records, job)
+            other = put(backend.records, backend.store, random_tensor(5, 6, 7, seed=seed))
+            damage(backend.store.tensor_path(other.sha256))
+            job, _ = backend.records.jobs.submit("local", request(other))
+            wake_worker(configuration)
+            failed = ended(backend.records, job)
             assert failed.error is not None
             assert (failed.state, failed.error.kind, failed.attempt) == ("failed", "system", 1)
             assert "altered" in failed.error.message
             assert "upload the tensor again" in failed.error.remedy
-        lab.as_if_nothing_happened(lab.submit(rank=2, stop={"max_iterations": 3}))
+        backend.as_if_nothing_happened(backend.submit(rank=2, stop={"max_iterations": 3}))
 
 
 def iteration_of(path: Path) -> int:

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import httpx
 
-from tests.app.api import api, client, refused
-from tests.faults.acts import frozen, redis_process
-from tests.faults.watcher import is_gapless, watch
-from tests.stack import embedded_redis, restartable_redis, wait_for, worker
-from tests.worker.lab import job_process, reached
-from tests.worker.running import LONG, LONGER, Lab
+from tests.support.api import http_client, refused, running_api
+from tests.support.jobs import LONG, LONGER, Backend, job_process, reached
+from tests.support.processes import frozen, redis_process
+from tests.support.stack import embedded_redis, restartable_redis, wait_for, worker
+from tests.support.watcher import is_gapless, watch
 
 LEASE_SECONDS = 3.0
 # A caller of a silent Redis is told so within this time.
@@ -31,13 +30,13 @@ def test_a_silent_redis_stops_no_job_and_everything_recovers_by_itself(tmp_path:
     with (
         embedded_redis(tmp_path, lease_seconds=LEASE_SECONDS, keep_alive_seconds=1.0) as configuration,
         worker(configuration) as running,
-        api(configuration) as served,
-        client(served.address) as caller,
+        running_api(configuration) as served,
+        http_client(served.address) as caller,
     ):
-        lab = Lab(configuration)
-        job = lab.submit(**LONGER)
+        backend = Backend(configuration)
+        job = backend.submit(**LONGER)
         with watch(served.address, job.id) as watcher:
-            reached(lab.records, job, 20)
+            reached(backend.records, job, 20)
             computing = job_process(running.pid)
             with frozen([redis_process(configuration)]):
                 since, worked = time.monotonic(), sum(computing.cpu_times()[:2])
@@ -47,10 +46,10 @@ def test_a_silent_redis_stops_no_job_and_everything_recovers_by_itself(tmp_path:
                     what="three leases, with the job computing",
                 )
             assert wait_for(lambda: caller.get("/v1/jobs").status_code == 200, what="the API to recover")
-            assert lab.as_if_nothing_happened(job, 180).attempt == 1
+            assert backend.as_if_nothing_happened(job, 180).attempt == 1
             assert is_gapless(watcher.until_end())
             assert watcher.connections == 1
-        assert lab.as_if_nothing_happened(lab.submit(**SHORT)).attempt == 1
+        assert backend.as_if_nothing_happened(backend.submit(**SHORT)).attempt == 1
 
 
 def test_a_job_that_ends_while_redis_is_away_for_a_minute_has_lost_nothing(tmp_path: Path) -> None:
@@ -58,25 +57,25 @@ def test_a_job_that_ends_while_redis_is_away_for_a_minute_has_lost_nothing(tmp_p
     with (
         restartable_redis(tmp_path, lease_seconds=LEASE_SECONDS, keep_alive_seconds=1.0) as (configuration, restart),
         worker(configuration) as running,
-        api(configuration) as served,
-        client(served.address) as caller,
+        running_api(configuration) as served,
+        http_client(served.address) as caller,
     ):
-        lab = Lab(configuration)
-        job, behind = lab.submit(**LONG), lab.submit(**SHORT)
+        backend = Backend(configuration)
+        job, behind = backend.submit(**LONG), backend.submit(**SHORT)
         with watch(served.address, job.id) as watcher:
-            reached(lab.records, job, 20)
+            reached(backend.records, job, 20)
             computing = job_process(running.pid)
 
             def a_minute() -> None:
                 since = time.monotonic()
                 told_to_come_back(caller)
-                wait_for(lambda: list(lab.folder(job).glob("factors-*")), what="the run to end")
+                wait_for(lambda: list(backend.folder(job).glob("factors-*")), what="the run to end")
                 wait_for(lambda: time.monotonic() - since > MINUTE, 2 * MINUTE, "a minute")
                 told_to_come_back(caller)
                 assert computing.is_running()
 
             restart(a_minute)
             assert wait_for(lambda: caller.get("/v1/jobs").status_code == 200, what="the API to recover")
-            assert lab.as_if_nothing_happened(job).attempt == 1
+            assert backend.as_if_nothing_happened(job).attempt == 1
             assert is_gapless(watcher.until_end())
-        assert lab.as_if_nothing_happened(behind).attempt == 1
+        assert backend.as_if_nothing_happened(behind).attempt == 1

@@ -4,14 +4,13 @@ import time
 from functools import partial
 from pathlib import Path
 
-from tests.app.api import client
-from tests.faults.watcher import is_gapless, watch
-from tests.stack import embedded_redis, server, wait_for, worker
-from tests.worker.lab import job_process, put, random_tensor, reached, request
-from tests.worker.launched import configuration_of
-from tests.worker.running import LONG, Lab
+from tests.support.api import http_client
+from tests.support.jobs import LONG, Backend, job_process, put, random_tensor, reached, request
+from tests.support.processes import configuration_of
+from tests.support.stack import embedded_redis, server, wait_for, worker
+from tests.support.watcher import is_gapless, watch
+from worker.broker import wake_worker
 from worker.contract import Job
-from worker.wake import wake
 
 STOPPED_SECONDS = 30
 # Thousands of iterations in either phase.
@@ -25,65 +24,65 @@ ACCELERATED = {
 
 def test_a_stopping_worker_finishes_its_sweep_and_hands_its_job_back(tmp_path: Path) -> None:
     with embedded_redis(tmp_path, checkpoint_seconds=600.0) as configuration:
-        lab = Lab(configuration)
+        backend = Backend(configuration)
         with worker(configuration) as first:
-            job = lab.submit(**LONG)
-            reached(lab.records, job, 20)
+            job = backend.submit(**LONG)
+            reached(backend.records, job, 20)
             first.terminate()
             assert first.wait(STOPPED_SECONDS) == 0
-        back = lab.now(job)
+        back = backend.now(job)
         assert (back.state, back.attempt) == ("queued", 0)
-        assert lab.checkpointed(job)
-        assert lab.records.live_workers() == 0
+        assert backend.checkpointed(job)
+        assert backend.records.workers.live_count() == 0
         with worker(configuration):
-            assert lab.as_if_nothing_happened(job).attempt == 1
+            assert backend.as_if_nothing_happened(job).attempt == 1
 
 
-def test_an_accelerated_run_resumes_in_either_phase(lab: Lab) -> None:
+def test_an_accelerated_run_resumes_in_either_phase(backend: Backend) -> None:
     """Stopped in its compressed phase, then in its exact one; each time the checkpoint is of that phase."""
-    job = lab.submit(**ACCELERATED)
+    job = backend.submit(**ACCELERATED)
     for phase in ("compressed", "exact"):
-        with worker(lab.configuration) as running:
-            wait_for(partial(is_in, lab, job, phase), what=f"the {phase} phase")
+        with worker(backend.configuration) as running:
+            wait_for(partial(is_in, backend, job, phase), what=f"the {phase} phase")
             running.terminate()
             assert running.wait(STOPPED_SECONDS) == 0
-        name = max(lab.folder(job).glob("checkpoint-*.npz"), key=lambda path: path.stat().st_mtime_ns).name
-        saved = lab.store.job(job.id).load_checkpoint(name)
+        name = max(backend.folder(job).glob("checkpoint-*.npz"), key=lambda path: path.stat().st_mtime_ns).name
+        saved = backend.store.job(job.id).load_checkpoint(name)
         assert saved is not None
         assert saved.phase == phase
-        assert lab.now(job).state == "queued"
-    with worker(lab.configuration):
-        assert lab.as_if_nothing_happened(job).attempt == 1
-    phases = [row.phase for row in lab.records.history("local", job.id)]
+        assert backend.now(job).state == "queued"
+    with worker(backend.configuration):
+        assert backend.as_if_nothing_happened(job).attempt == 1
+    phases = [row.phase for row in backend.jobs.history("local", job.id)]
     assert 0 < phases.index("exact") < len(phases) - 1
 
 
-def is_in(lab: Lab, job: Job, phase: str) -> bool:
-    progress = lab.now(job).progress
+def is_in(backend: Backend, job: Job, phase: str) -> bool:
+    progress = backend.now(job).progress
     return progress is not None and progress.phase == phase
 
 
 def test_a_sweep_that_takes_longer_than_the_grace_is_left_and_costs_no_attempt(tmp_path: Path) -> None:
     with embedded_redis(tmp_path, stop_seconds=0.1, threads=1) as configuration:
-        lab = Lab(configuration)
-        large = put(lab.records, lab.store, random_tensor(250, 250, 250))
+        backend = Backend(configuration)
+        large = put(backend.records, backend.store, random_tensor(250, 250, 250))
         with worker(configuration) as running:
-            job, _ = lab.records.submit("local", request(large, rank=300, method="mu"))
-            wake(configuration)
+            job, _ = backend.records.jobs.submit("local", request(large, rank=300, method="mu"))
+            wake_worker(configuration)
             computing = job_process(running.pid)
             wait_for(lambda: computing.num_threads() > 3, what="the job to have begun")
             wait_for(lambda: computing.cpu_times().user > 0.3, what="the first sweep")
             running.terminate()
             assert running.wait(STOPPED_SECONDS) == 0
-        back = lab.now(job)
+        back = backend.now(job)
         assert (back.state, back.attempt, back.progress) == ("queued", 0, None)
-        assert not list(lab.folder(job).glob("checkpoint-*"))
+        assert not list(backend.folder(job).glob("checkpoint-*"))
 
 
 def test_a_server_with_a_running_job_and_an_open_stream_stops_in_time(tmp_path: Path) -> None:
     with server(tmp_path) as running:
-        lab = Lab(configuration_of(running))
-        job = lab.submit(**LONG)
+        backend = Backend(configuration_of(running))
+        job = backend.submit(**LONG)
         with watch(running.address, job.id) as watcher:
             watcher.reached(20)
             asked = time.monotonic()
@@ -91,9 +90,9 @@ def test_a_server_with_a_running_job_and_an_open_stream_stops_in_time(tmp_path: 
             assert running.process.wait(STOPPED_SECONDS) == 0
             assert time.monotonic() - asked < STOPPED_SECONDS
             seen = list(watcher.seen)
-    with server(tmp_path) as running, watch(running.address, job.id) as again, client(running.address):
+    with server(tmp_path) as running, watch(running.address, job.id) as again, http_client(running.address):
         events = again.until_end()
         assert is_gapless(events)
         assert [sent.id for sent in events][: len(seen)] == [sent.id for sent in seen]
-        lab = Lab(configuration_of(running))
-        assert lab.as_if_nothing_happened(lab.now(job)).attempt == 1
+        backend = Backend(configuration_of(running))
+        assert backend.as_if_nothing_happened(backend.now(job)).attempt == 1

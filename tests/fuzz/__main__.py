@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from tests.fuzz.attack import attack
 from tests.fuzz.document import contradictions
-from tests.stack import Server, server
+from tests.support.stack import Server, server
 
 
 def main() -> int:

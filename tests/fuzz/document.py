@@ -5,8 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.app.api import client, finished, planted, submit, upload
-from tests.stack import Server
+from tests.support.api import finished, http_client, planted, submit, upload
+from tests.support.stack import Server
+from tests.support.studies import GRID, ended_study, submit_study
 
 # Whether a body that fits the schema is also accepted depends on the tensor, and on options that exclude each other.
 BEYOND_THE_SCHEMA = "positive_data_acceptance"
@@ -17,10 +18,11 @@ STREAMS = "/events$"
 def contradictions(running: Server, folder: Path, examples: int, seed: int = 1) -> str:
     """What schemathesis found, as it tells it; empty if nothing. First with ids that it makes up, then with real."""
     made_up = _run(running, folder, {}, ["--max-examples", str(examples), "--seed", str(seed)])
-    with client(running.address) as lab:
+    with http_client(running.address) as lab:
         tensor = upload(lab, planted(6, 5, 4))["id"]
         job = finished(lab, submit(lab, tensor)["id"])["id"]
-    known = {"path.tensor_id": tensor, "path.job_id": job}
+        study = ended_study(lab, submit_study(lab, tensor, **{**GRID, "repeats": 1})["id"])["id"]
+    known = {"path.tensor_id": tensor, "path.job_id": job, "path.study_id": study}
     keep = ["--exclude-method", "DELETE", "--include-path-regex", r"\{"]
     return made_up + _run(running, folder, known, [*keep, "--max-examples", str(examples), "--seed", str(seed)])
 

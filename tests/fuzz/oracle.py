@@ -15,11 +15,18 @@ def tensor_in(content: bytes) -> "np.ndarray[Any, Any] | None":
     found = _read(content)
     if found is None or not found.size:
         return None
+    exact = observed(found)
     with np.errstate(all="ignore"):
-        exact = found.ravel().astype(np.float64)
         squares = float(exact @ exact)
-    sound = bool(np.isfinite(found).all() and (found >= 0).all() and found.max() > 0)
+    sound = bool(not np.isinf(found).any() and exact.any())
     return found if sound and math.isfinite(squares) else None
+
+
+def observed(array: "np.ndarray[Any, Any]") -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """The entries that are not NaN, in double precision."""
+    with np.errstate(all="ignore"):
+        exact = array.ravel().astype(np.float64)
+    return exact[~np.isnan(exact)]
 
 
 def _read(content: bytes) -> "np.ndarray[Any, Any] | None":

@@ -1,0 +1,86 @@
+"""Sessions of browsers: a random token in a cookie instead of the key, kept as a file named by the token's digest."""
+
+import logging
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+
+from pydantic import AwareDatetime, ValidationError
+
+from worker.owner_limits import FrozenModel
+from worker.store.files import atomic_write, locked, private_folder
+
+COOKIE = "ncp_session"
+PREFIX = "ncp_session_"  # the log leaves out what begins like a key
+# Of one key at a time; the oldest gives way. A person has a few browsers.
+MOST_SESSIONS = 50
+log = logging.getLogger("ncp.sessions")
+
+
+class Session(FrozenModel):
+    """Who has signed in: the digest of the key, which itself is not stored."""
+
+    key_digest: str
+    created_at: AwareDatetime
+    expires_at: AwareDatetime
+
+    @property
+    def is_over(self) -> bool:
+        return datetime.now(UTC) >= self.expires_at
+
+
+class Sessions:
+    """The sessions of one data folder. Like keys they need no Redis, and every API that shares the folder sees them."""
+
+    def __init__(self, root: Path, hours: float) -> None:
+        self._folder = root.absolute() / "sessions"
+        self._lasts = timedelta(hours=hours)
+
+    def create(self, key_digest: str) -> str:
+        """Begin a session of this key; gives its token, which is not stored."""
+        token, now = PREFIX + secrets.token_urlsafe(32), datetime.now(UTC)
+        session = Session(key_digest=key_digest, created_at=now, expires_at=now + self._lasts)
+        with locked(private_folder(self._folder)):
+            self._make_room(key_digest)
+            atomic_write(self._path(token), session.model_dump_json().encode())
+        return token
+
+    def find(self, token: str) -> Session | None:
+        """None if there is no such session, or its time is up."""
+        session = _read(self._path(token))
+        return None if session is None or session.is_over else session
+
+    def end(self, token: str) -> None:
+        self._path(token).unlink(missing_ok=True)
+
+    def _make_room(self, key_digest: str) -> None:
+        """Forget sessions that are over, and the oldest of this key if there are too many."""
+        own = []
+        for path, session in self._all():
+            if session is None or session.is_over:
+                path.unlink(missing_ok=True)
+            elif session.key_digest == key_digest:
+                own.append((session.created_at, path))
+        for _, path in sorted(own)[: -MOST_SESSIONS + 1]:
+            path.unlink(missing_ok=True)
+
+    def _all(self) -> Iterator[tuple[Path, Session | None]]:
+        for path in self._folder.glob("*.json"):
+            yield path, _read(path)
+
+    def _path(self, token: str) -> Path:
+        """By digest: a cookie may be anything, and timing gives nothing away."""
+        return self._folder / f"{sha256(token.encode(errors='replace')).hexdigest()}.json"
+
+
+def _read(path: Path) -> Session | None:
+    """None if it is gone or damaged: its browser signs in again."""
+    with suppress(FileNotFoundError):
+        try:
+            return Session.model_validate_json(path.read_bytes())
+        except ValidationError:
+            log.warning("the session file %s cannot be read: its browser must sign in again", path.name)
+    return None

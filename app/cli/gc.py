@@ -1,0 +1,80 @@
+"""`ncp gc`: run the cleanup of worker.operations.cleanup now, or list what it would remove. Needs no running server."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from app.server.data_folder import lock_data_folder
+from app.server.discovery import with_running_redis
+from app.server.embedded_redis import discard_socket, socket_path, start_redis, url_of
+from app.server.errors import NoServer, StartupError
+from worker.config import Configuration
+from worker.operations.cleanup import Cleanup
+from worker.processes import stop
+from worker.records.records import Records
+from worker.store.local import open_store
+
+STOP_SECONDS = 10.0
+KINDS = {"study": "studies", "job": "jobs", "tensor": "tensors", "file": "files"}
+
+
+def collect_garbage(configuration: Configuration, dry_run: bool) -> None:
+    """Remove, and print what was removed. A folder that is not there is refused, not made."""
+    if not configuration.data.is_dir():
+        raise StartupError(f"there is no data folder {configuration.data}; name it with --data")
+    with open_redis(configuration) as reachable:
+        _collect(reachable, dry_run)
+
+
+@contextmanager
+def open_redis(configuration: Configuration) -> Iterator[Configuration]:
+    """The configured Redis, the running server's own, or one started for the duration of the context."""
+    if configuration.redis_url is not None:
+        yield configuration
+        return
+    folder = configuration.data / "redis"
+    if not folder.is_dir():  # in an empty Redis nothing is in use, so everything would be removed
+        raise StartupError(
+            f"{configuration.data} holds no records; if they are in a Redis elsewhere, set NCP_REDIS_URL"
+        )
+    with ExitStack() as held:
+        try:
+            held.enter_context(lock_data_folder(configuration.data, patience_seconds=0))
+        except StartupError:
+            yield _with_redis_of_server(configuration)
+            return
+        url = held.enter_context(_started_redis(configuration, folder))
+        yield configuration.model_copy(update={"redis_url": url})
+
+
+def _with_redis_of_server(configuration: Configuration) -> Configuration:
+    try:
+        return with_running_redis(configuration)
+    except NoServer as error:
+        raise StartupError(
+            f"the server on {configuration.data} is starting, or uses another Redis; set NCP_REDIS_URL"
+        ) from error
+
+
+@contextmanager
+def _started_redis(configuration: Configuration, folder: Path) -> Iterator[str]:
+    socket = socket_path(folder)
+    process = start_redis(configuration, socket, folder)
+    try:
+        yield url_of(socket)
+    finally:
+        stop(process, STOP_SECONDS)
+        discard_socket(socket, configuration.data)
+
+
+def _collect(configuration: Configuration, dry_run: bool) -> None:
+    verb = "would remove" if dry_run else "removed"
+    counts: Counter[str] = Counter()
+    nbytes = 0
+    for removed in Cleanup(Records.of(configuration), open_store(configuration), configuration, dry_run).run():
+        print(f"{verb} {removed}")
+        counts[removed.kind] += 1
+        nbytes += removed.nbytes
+    total = ", ".join(f"{counts[kind]} {kind if counts[kind] == 1 else many}" for kind, many in KINDS.items())
+    print(f"{verb} {total}: {nbytes:,} bytes")

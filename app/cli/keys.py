@@ -1,0 +1,150 @@
+"""`ncp keys`: who may call the server. Needs only the data folder, so it works with and without a running server."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from app.auth.api_keys import ApiKeys, Key
+from app.cli.options import Data, configured, validated
+from app.server.errors import StartupError
+from worker.owner_limits import UNLIMITED, Limits
+
+app = typer.Typer(help="Create, list, limit and revoke the keys that callers need.")
+
+
+def _limit(name: str) -> Any:
+    text = f"{Limits.model_fields[name].description}; none for no limit, default for the server's"
+    return typer.Option(f"--{name.replace('_', '-')}", metavar="N", help=f"{text} (NCP_MAX_{name.upper()})")
+
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="of the key, and owner of what is made with it")]
+Admin = Annotated[bool, typer.Option("--admin", help="may see all owners and queues, and cancel any job")]
+TensorBytes = Annotated[str | None, _limit("tensor_bytes")]
+StoredBytes = Annotated[str | None, _limit("stored_bytes")]
+LiveJobs = Annotated[str | None, _limit("live_jobs")]
+StudyRuns = Annotated[str | None, _limit("study_runs")]
+Rank = Annotated[str | None, _limit("rank")]
+JobSeconds = Annotated[str | None, _limit("job_seconds")]
+RequestsPerSecond = Annotated[str | None, _limit("requests_per_second")]
+
+
+@app.command()
+def create(
+    name: Name,
+    admin: Admin = False,
+    tensor_bytes: TensorBytes = None,
+    stored_bytes: StoredBytes = None,
+    live_jobs: LiveJobs = None,
+    study_runs: StudyRuns = None,
+    rank: Rank = None,
+    job_seconds: JobSeconds = None,
+    requests_per_second: RequestsPerSecond = None,
+    data: Data = None,
+) -> None:
+    """Create a key and print it; it is not shown again."""
+    limits = _changed(
+        UNLIMITED,
+        tensor_bytes=tensor_bytes,
+        stored_bytes=stored_bytes,
+        live_jobs=live_jobs,
+        study_runs=study_runs,
+        rank=rank,
+        job_seconds=job_seconds,
+        requests_per_second=requests_per_second,
+    )
+    with _keys_in(data) as keys:
+        print(keys.create(name, admin, limits))
+    print("ncp: keep it now, it is not shown again", file=sys.stderr)
+
+
+@app.command("list")
+def list_keys(data: Data = None) -> None:
+    """List keys, with their last use and their own limits."""
+    with _keys_in(data) as keys:
+        print("\n".join(_table(keys.all())))
+        for damage in keys.damaged():
+            print(f"ncp: {damage}", file=sys.stderr)
+
+
+@app.command()
+def limit(
+    name: Name,
+    tensor_bytes: TensorBytes = None,
+    stored_bytes: StoredBytes = None,
+    live_jobs: LiveJobs = None,
+    study_runs: StudyRuns = None,
+    rank: Rank = None,
+    job_seconds: JobSeconds = None,
+    requests_per_second: RequestsPerSecond = None,
+    data: Data = None,
+) -> None:
+    """Change the limits of a key, from the next request on."""
+    with _keys_in(data) as keys:
+        limits = _changed(
+            keys.named(name).limits,
+            tensor_bytes=tensor_bytes,
+            stored_bytes=stored_bytes,
+            live_jobs=live_jobs,
+            study_runs=study_runs,
+            rank=rank,
+            job_seconds=job_seconds,
+            requests_per_second=requests_per_second,
+        )
+        keys.limit(name, limits)
+
+
+@app.command()
+def revoke(name: Name, data: Data = None) -> None:
+    """Refuse a key from the next request on. What was made with it stays."""
+    with _keys_in(data) as keys:
+        keys.revoke(name)
+        if not keys.all():
+            print("ncp: that was the last key: nobody can call this server now", file=sys.stderr)
+
+
+@contextmanager
+def _keys_in(data: str | None) -> Iterator[ApiKeys]:
+    root = configured(data=data).data
+    try:
+        _act_as_owner_of(root)
+        yield ApiKeys(root)
+    except OSError as error:
+        raise StartupError(f"the data folder cannot be used: {error}; choose another with --data") from error
+
+
+def _act_as_owner_of(root: Path) -> None:
+    """With sudo the files would be root's, and the server could not read them."""
+    if os.geteuid() == 0 and root.is_dir():
+        found = root.stat()
+        os.setegid(found.st_gid)
+        os.seteuid(found.st_uid)
+
+
+def _changed(limits: Limits, **options: str | None) -> Limits:
+    """The limits, changed by the options that were given."""
+    values: dict[str, Any] = dict(limits.given)
+    for name, value in options.items():
+        if value == "default":
+            values.pop(name, None)
+        elif value is not None:
+            values[name] = None if value == "none" else value
+    return validated(Limits, values)
+
+
+def _table(keys: Sequence[Key]) -> list[str]:
+    rows = [("NAME", "ADMIN", "CREATED", "LAST USED", "LIMITS")]
+    for key in keys:
+        limits = " ".join(f"{name}={'none' if value is None else value}" for name, value in key.limits.given.items())
+        rows.append((key.name, "yes" if key.admin else "", _minute(key.created_at), _minute(key.last_used_at), limits))
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _minute(moment: datetime | None) -> str:
+    return "never" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,24 @@
+"""`ncp repair`: make the log of the embedded Redis readable again, with a copy of what it was."""
+
+from app.server.data_folder import lock_data_folder
+from app.server.errors import StartupError
+from app.server.redis_log import cut, find_damage, rebuild_manifest
+from worker.config import Configuration
+
+
+def repair_records(configuration: Configuration) -> None:
+    """Repair, and print what was done. Records that were cut off are gone; the files of their jobs stay."""
+    folder = configuration.data / "redis"
+    if not folder.is_dir():
+        raise StartupError(f"{configuration.data} has no folder redis to repair; name the data folder with --data")
+    with lock_data_folder(configuration.data, patience_seconds=0):
+        rebuilt = rebuild_manifest(folder)
+        damage = find_damage(folder)
+        done = [rebuilt, damage and cut(folder, damage)]
+    for sentence in filter(None, done):
+        print(sentence)
+    if any(done):
+        print("start the server again with ncp serve")
+    else:
+        log = folder / "redis.log"
+        print(f"the log is made of whole commands: nothing was changed; if Redis does not start, see {log}")

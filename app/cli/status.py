@@ -1,0 +1,65 @@
+"""`ncp status`: the state of the server on a data folder. Reads its Redis, so it needs no key."""
+
+from datetime import UTC, datetime
+
+from app.server.data_folder import read_address_file
+from app.server.discovery import api_version, no_server, with_running_redis
+from worker.config import Configuration
+from worker.contract import Job
+from worker.errors import Unavailable
+from worker.records.records import Records
+from worker.records.stats import StatsRecords
+from worker.store.local import LocalStore
+from worker.store.protocol import Store
+
+COLUMNS = "{:<20}  {:<12}  {:<9}  {:>9}  {:>10}  {:>14}  {:>10}"
+TITLES = ("job", "owner", "method", "iteration", "objective", "relative error", "runs for")
+
+
+def show_status(configuration: Configuration) -> None:
+    """Print everything on one screen. Raises NoServer where there is none."""
+    address = read_address_file(configuration.data) or f"http://{configuration.host}:{configuration.port}"
+    reachable = with_running_redis(configuration)
+    try:
+        store = LocalStore(reachable.data, create=False)
+        lines = _lines(Records.of(reachable).stats, store, address)
+    except (Unavailable, FileNotFoundError, NotADirectoryError) as error:
+        raise no_server(configuration) from error
+    print("\n".join(lines))
+
+
+def _lines(stats: StatsRecords, store: Store, address: str) -> list[str]:
+    queue, running, version = stats.queue(), stats.running_jobs(), api_version(address)
+    oldest = f", the oldest waits for {_span(queue.oldest_queued_seconds)}" if queue.queued else ""
+    stored, free = store.stored_bytes(), store.free_bytes()
+    return [
+        f"server   {f'sparse-ncp {version}' if version else 'no answer'} at {address}",
+        f"queue    {queue.queued}{oldest}",
+        f"workers  {queue.live_workers or 'none: start one with ncp worker'}",
+        f"disk     {_size(free)} free; tensors {_size(stored['tensors'])}, jobs {_size(stored['jobs'])}",
+        f"running  {len(running)}",
+        *([COLUMNS.format(*TITLES)] if running else []),
+        *map(_row, running),
+    ]
+
+
+def _row(job: Job) -> str:
+    began, done = job.started_at or job.created_at, job.progress
+    numbers = (done.iteration, f"{done.objective:.4g}", f"{done.relative_error:.6f}") if done else (0, "-", "-")
+    lasting = _span((datetime.now(UTC) - began).total_seconds())
+    return COLUMNS.format(job.id, job.owner[:12], job.settings.method, *numbers, lasting)
+
+
+def _span(seconds: float) -> str:
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60} min" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

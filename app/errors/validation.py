@@ -1,0 +1,162 @@
+"""Validation errors of pydantic as field problems: the field as the caller wrote it, what is wrong, what to do."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from itertools import groupby
+from typing import Any
+
+from app.errors.problem import FieldProblem
+from solvers import Stop
+from worker.contract import JobRequest
+from worker.study_contract import ChooseRequest, CompareRequest
+
+REMEDIES: Mapping[str, str] = {
+    "missing": "give it",
+    "extra_forbidden": "leave it out, or check its spelling and its place against /docs",
+    "greater_than_equal": "give {ge} or more",
+    "greater_than": "give more than {gt}",
+    "less_than_equal": "give {le} or less",
+    "less_than": "give less than {lt}",
+    "literal_error": "choose one of {expected}",
+    "finite_number": "give a finite number",
+    "string_too_long": "shorten it to {max_length} characters",
+    "string_too_short": "give at least {min_length} characters",
+    "bool_type": "give true or false, without quotes",
+    "int_from_float": "give a whole number",
+    "int_parsing": "give a whole number",
+    "int_type": "give one whole number",
+    "float_type": "give one number",
+    "string_type": "give text, in quotes",
+    "list_type": "give a list, in square brackets",
+    "tuple_type": "give a list, in square brackets",
+    "too_short": "give at least {min_length}",
+    "too_long": "give at most {max_length}",
+    "model_type": "give a JSON object, in braces",
+    "model_attributes_type": "give a JSON object, in braces",
+}
+# Where pydantic speaks of Python, or of nothing that a caller knows.
+PROBLEMS: Mapping[str, str] = {
+    "missing": "is required",
+    "extra_forbidden": "is not known here",
+    "string_type": "is not text",
+    "list_type": "is not a list",
+    "tuple_type": "is not a list",
+    "model_type": "is not a JSON object",
+    "model_attributes_type": "is not a JSON object",
+    "too_short": "has {actual_length} of at least {min_length} entries",
+    "too_long": "has more than {max_length} entries",
+}
+# Where the general remedy would not be enough.
+BY_FIELD: Mapping[tuple[str, str], str] = {
+    ("method", "missing"): 'choose one of GET /v1/methods, or give "preset": "recommended"',
+}
+# What a pattern means, in words: problem and remedy.
+PATTERNS: Mapping[str, tuple[str, str]] = {
+    "cursor": ("is not a cursor", "give `next` of the page before, or leave it out"),
+    "sha256": ("is not a SHA-256", "give 64 digits of 0-9 and a-f"),
+    "Last-Event-ID": ("is not the id of an event", "send the id of the last event you received, or leave it out"),
+}
+# The kind of a study decides which fields it has.
+UNKNOWN_KIND = ("union_tag_invalid", "union_tag_not_found")
+SOURCES = ("body", "query", "path", "header", "cookie")
+# The one body that is a list: the labels of a tensor.
+LIST_BODY = "axes"
+
+
+def field_problems(found: Sequence[Any], body: Any) -> list[FieldProblem]:
+    """One entry per refused field. `found` is what `RequestValidationError.errors()` gives."""
+    located = [(_path(error["loc"], error["type"], body), error) for error in found]
+    fields = groupby(located, key=lambda pair: pair[0][:1])
+    return [_field_problem(path, error, body) for _, group in fields for path, error in _closest(list(group))]
+
+
+def _path(location: Sequence[str | int], kind: str, body: Any) -> tuple[str | int, ...]:
+    """The location without the source and without the names of union members, which nobody wrote."""
+    source, *steps = location if location and location[0] in SOURCES else ("body", *location)
+    if source != "body":
+        return tuple(steps)
+    return tuple(_existing_steps(steps, kind, body))
+
+
+def _existing_steps(steps: Sequence[str | int], kind: str, value: Any) -> Iterator[str | int]:
+    for depth, step in enumerate(steps, start=1):
+        if _holds(value, step):
+            value = value[step]
+        elif kind != "missing" or depth < len(steps):
+            continue
+        yield step
+
+
+def _holds(value: Any, step: str | int) -> bool:
+    if isinstance(value, Mapping):
+        return step in value
+    return isinstance(value, list) and isinstance(step, int) and step < len(value)
+
+
+def _closest(group: list[tuple[tuple[str | int, ...], Any]]) -> list[tuple[tuple[str | int, ...], Any]]:
+    """Of a field that may have one of several types, the errors of the type nearest to the value: those found deepest,
+    or else those about more than the type."""
+
+    def nearness(pair: tuple[tuple[str | int, ...], Any]) -> tuple[int, bool]:
+        path, error = pair
+        return len(path), not error["type"].endswith("_type")
+
+    deepest = max(len(path) for path, _ in group)
+    # A list of which an entry was refused counts as too short as well.
+    group = [(path, error) for path, error in group if error["type"] != "too_short" or len(path) == deepest]
+    if len({error["loc"] for _, error in group}) == len({path for path, _ in group}):
+        return group
+    best = max(map(nearness, group))
+    return [pair for pair in group if nearness(pair) == best]
+
+
+def _field_problem(path: tuple[str | int, ...], error: Any, body: Any) -> FieldProblem:
+    field, kind, context = _name(path), error["type"], error.get("ctx", {})
+    if kind in UNKNOWN_KIND:
+        problem = "is required" if not isinstance(body, Mapping) or "kind" not in body else "is not known here"
+        return FieldProblem(field="kind", problem=problem, remedy="give compare or choose")
+    if kind == "json_invalid":
+        problem, remedy = _broken_json(body, error["loc"][-1], context["error"])
+    elif kind == "string_pattern_mismatch":
+        problem, remedy = PATTERNS.get(field, ("is not written as it must be", "see /docs for its form"))
+    elif kind == "extra_forbidden" and (place := _right_place(path)):
+        problem, remedy = place
+    else:
+        problem = PROBLEMS[kind].format(**context) if kind in PROBLEMS else error["msg"].removeprefix("Value error, ")
+        remedy = BY_FIELD.get((field, kind)) or REMEDIES.get(kind, "see /docs for what it takes").format(**context)
+        if kind not in REMEDIES and "; " in problem:
+            problem, remedy = problem.split("; ", 1)
+    return FieldProblem(field=field, problem=problem, remedy=remedy)
+
+
+def _name(path: tuple[str | int, ...]) -> str:
+    """The field as the caller sees it: dots lead inwards, list entries count from 1."""
+    if path and isinstance(path[0], int):
+        return _name((f"{LIST_BODY}[{path[0] + 1}]", *path[1:]))
+    return ".".join(str(step + 1) if isinstance(step, int) else step for step in path) or "body"
+
+
+def _broken_json(body: object, place: int, why: str) -> tuple[str, str]:
+    """Where it breaks, and the usual cause."""
+    text = body if isinstance(body, str) else ""
+    line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
+    problem = f"is not valid JSON: {why[:1].lower()}{why[1:]} at line {line}, column {column}"
+    if text[place : place + 1] == "'":
+        return problem, "put names and text into double quotes"
+    if not text.strip():
+        return problem, "send a JSON object"
+    return problem, "correct it there; every name and text is in double quotes, and no comma stands before a bracket"
+
+
+def _right_place(path: tuple[str | int, ...]) -> tuple[str, str] | None:
+    """For a known field in the wrong place, or one that is nearly known: where it belongs, or what may be meant."""
+    *inside, name = map(str, path)
+    if not inside and name in Stop.model_fields:
+        return "belongs into stop", f'write "stop": {{"{name}": …}}'
+    if inside == ["stop"] and name in JobRequest.model_fields:
+        return "does not belong into stop", f'write "{name}" beside "stop"'
+    if len(inside) > 1 or (inside and inside != ["stop"]):
+        return None
+    known = {**JobRequest.model_fields, **CompareRequest.model_fields, **ChooseRequest.model_fields}
+    meant = get_close_matches(name, Stop.model_fields if inside else known, 1)
+    return (PROBLEMS["extra_forbidden"], f"leave it out, or write {meant[0]} if that is meant") if meant else None

@@ -1,0 +1,76 @@
+"""Cross-origin requests: CORS for the origins that the operator names, a refusal for all others (CSRF)."""
+
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.auth.sessions import COOKIE
+from app.errors.problem import problem
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+REMEDY = "call from a program, or ask the operator to name the page's origin in NCP_CORS_ORIGINS"
+ALLOWED_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+EXPOSED_HEADERS = (
+    "Content-Disposition", "Content-Range", "ETag", "Factors-Iteration", "Idempotent-Replayed", "Link", "Location",
+    "RateLimit", "RateLimit-Policy", "Retry-After", "WWW-Authenticate", "X-Request-Id",
+)  # fmt: skip
+ALLOWED_HEADERS = (
+    "Authorization",
+    "Content-Type",
+    "Idempotency-Key",
+    "Last-Event-ID",
+    "Repr-Digest",
+    "Range",
+    "X-Request-Id",
+)
+
+
+class CrossOriginMiddleware:
+    """Refuses changes that a page of another origin makes a browser send: some need no preflight, and no key here.
+
+    Browsers send where a request comes from (Sec-Fetch-Site) to servers on loopback and behind TLS; old ones only their
+    Origin, which is compared with the Host. A request that brings a key is no page's trick: no other page has it. A
+    cookie the browser sends by itself, so that an origin which the operator names may not act in a session.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
+        self.app = app
+        self._origins = frozenset(origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] not in SAFE_METHODS and self._is_foreign(Headers(scope=scope)):
+            refusal = problem(403, "foreign-page", "A page of another origin may not do this.", REMEDY)
+            await refusal(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+    def _is_foreign(self, headers: Headers) -> bool:
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        has_key = headers.get("authorization", "").lower().startswith("bearer ")
+        if origin in self._origins and (has_key or COOKIE not in headers.get("cookie", "")):
+            return False
+        if site is not None or origin is None or has_key:
+            return site in ("cross-site", "same-site")
+        return not _is_same(origin, headers.get("host", ""))
+
+
+def _is_same(origin: str, host: str) -> bool:
+    """Whether an origin has this host and port; the port of its scheme may be left out of either."""
+    try:
+        ours, theirs = urlsplit(origin), urlsplit(f"//{host}")
+        ports = [DEFAULT_PORTS.get(ours.scheme) if url.port is None else url.port for url in (ours, theirs)]
+        return ours.hostname is not None and ours.hostname == theirs.hostname and ports[0] == ports[1]
+    except ValueError:  # neither a name nor an address, or a port that is no number
+        return False
+
+
+def cross_origin(app: ASGIApp, origins: Sequence[str]) -> CORSMiddleware:
+    """CORS for the named origins only. No cookies: a key is sent by the page itself."""
+    return CORSMiddleware(
+        app, allow_origins=origins, allow_methods=ALLOWED_METHODS, allow_headers=ALLOWED_HEADERS,
+        expose_headers=EXPOSED_HEADERS, max_age=600,
+    )  # fmt: skip

@@ -1,0 +1,30 @@
+"""The rate limit: request tokens per owner, and the RateLimit headers of every response."""
+
+from app.auth.authenticate import Caller
+from app.errors.exceptions import RateLimitExceeded
+from worker.contract import Allowance
+from worker.records.records import Records
+
+POLICY = "requests"
+
+
+def take_token(caller: Caller, records: Records) -> Allowance | None:
+    """Take a token of the caller's owner, if their requests are limited. Blocks: it is a call to Redis."""
+    rate = caller.limits.requests_per_second
+    return None if rate is None else records.stats.take_request_token(caller.owner, rate)
+
+
+def check_rate(allowance: Allowance | None) -> None:
+    """Raise RateLimitExceeded if there was no token left."""
+    if allowance is not None and not allowance.granted:
+        raise RateLimitExceeded(allowance)
+
+
+def rate_limit_headers(allowance: Allowance | None) -> dict[str, str]:
+    """Headers as in draft-ietf-httpapi-ratelimit-headers-11: the policy, and what the caller has left of it."""
+    if allowance is None:
+        return {}
+    return {
+        "RateLimit-Policy": f'"{POLICY}";q={allowance.quota};w={allowance.window_seconds}',
+        "RateLimit": f'"{POLICY}";r={allowance.left};t={allowance.wait_seconds}',
+    }

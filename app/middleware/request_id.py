@@ -1,0 +1,77 @@
+"""Request ids, in responses and log lines; the access log and the request metrics."""
+
+import logging
+import re
+import secrets
+import time
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.metrics import HttpMetrics
+from app.responses import REQUEST_ID_HEADER
+from worker.logs import LogContext, bind_context
+
+SAFE = re.compile(r"[A-Za-z0-9._-]{1,64}")
+# Requested every few seconds by monitoring programs, so logged at debug level.
+PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
+log = logging.getLogger("ncp.http")
+
+
+class RequestIdMiddleware:
+    """Keeps the caller's request id if it is safe to log, else makes one; logs and counts every response."""
+
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
+        self.app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = _request_id(scope)
+        bind_context(LogContext(request_id=request_id))
+        started, status, waited = time.perf_counter(), 500, None
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status, waited
+            if message["type"] == "http.response.start":
+                status, waited = message["status"], time.perf_counter() - started
+                MutableHeaders(scope=message)[REQUEST_ID_HEADER] = request_id
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_with_id)
+        finally:
+            seconds = time.perf_counter() - started
+            _log(scope, status, seconds)
+            self._metrics.answered(scope["method"], template(scope), status, seconds if waited is None else waited)
+
+
+def _log(scope: Scope, status: int, seconds: float) -> None:
+    level = logging.DEBUG if scope["path"] in PROBES and status < 400 else logging.INFO
+    fields = {
+        "method": scope["method"],
+        "route": template(scope),
+        "path": _path(scope),
+        "status": status,
+        "milliseconds": round(1000 * seconds, 1),
+    }
+    log.log(level, "%(method)s %(path)s %(status)d %(milliseconds).1f ms", fields, extra=fields)
+
+
+def template(scope: Scope) -> str:
+    """The path as it is declared, such as `/v1/jobs/{job_id}`, so that metrics have few labels."""
+    route = scope.get("route")
+    return "unmatched" if route is None else str(route.path)
+
+
+def _request_id(scope: Scope) -> str:
+    given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
+    return given if SAFE.fullmatch(given) else secrets.token_hex(8)
+
+
+def _path(scope: Scope) -> str:
+    """The path as it was sent, still encoded: it must not be able to begin a log line of its own."""
+    return quote(scope["path"], safe="/:@~!$&'()*+,;=")

@@ -1,0 +1,123 @@
+"""The caller: what they use of the server and their limits, and the session of a browser."""
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Depends, Request
+from pydantic import AwareDatetime, Field
+from starlette.responses import JSONResponse, Response
+
+from app.auth.authenticate import API_PREFIX, SESSION_PATH, Authenticator
+from app.auth.authenticate import Caller as _Caller
+from app.auth.sessions import COOKIE
+from app.deps import Caller, Config, Records, only_json
+from app.errors.exceptions import (
+    InvalidCredentials,
+    MissingCredentials,
+    NoSignIn,
+    RateLimitExceeded,
+    SessionEnded,
+)
+from app.routes.openapi import error_responses
+from worker.config import Configuration
+from worker.contract import Usage
+from worker.owner_limits import FrozenModel, Limits
+
+# Attempts to sign in from one address: ten at once, then one a second.
+ATTEMPTS_PER_SECOND = 1.0
+router = APIRouter(tags=["server"])
+
+
+class OwnUsage(Usage):
+    """What you have taken, and your limits."""
+
+    admin: bool = Field(description="whether your key opens /v1/admin")
+    limits: Limits
+
+
+@router.get(f"{API_PREFIX}/usage", response_model=OwnUsage, responses=error_responses())
+def get_usage(caller: Caller, records: Records) -> Response:
+    """Your bytes, jobs and computing seconds, and your limits; null is no limit."""
+    taken = records.stats.usage(caller.owner).model_dump()
+    return JSONResponse({**taken, "admin": caller.admin, "limits": caller.limits.model_dump()})
+
+
+class SignIn(FrozenModel):
+    """A key, pasted once. It is not kept."""
+
+    key: Annotated[str, Field(min_length=1, max_length=200, description="as `ncp keys create` printed it")]
+
+
+class SessionAnswer(FrozenModel):
+    """Who is calling, and whether they must sign in."""
+
+    required: bool = Field(description="whether this server asks for a key")
+    owner: str | None = Field(description="whose tensors and jobs these are; null if you must sign in")
+    admin: bool = Field(description="whether /v1/admin is open to you")
+    expires_at: AwareDatetime | None = Field(description="when you must sign in again; null without a session")
+
+
+@router.get(SESSION_PATH, response_model=SessionAnswer, responses=error_responses())
+def get_session(request: Request) -> SessionAnswer:
+    """Who you are, by session or key. Answers without either, so that a page can ask."""
+    authenticator: Authenticator = request.app.state.authenticator
+    required = not authenticator.is_open(request)
+    try:
+        return _answer(request.app.state.identify(request), required)
+    except (InvalidCredentials, MissingCredentials, SessionEnded):
+        return SessionAnswer(required=required, owner=None, admin=False, expires_at=None)
+
+
+def _answer(caller: _Caller, required: bool) -> SessionAnswer:
+    return SessionAnswer(required=required, owner=caller.owner, admin=caller.admin, expires_at=caller.session_ends_at)
+
+
+@router.post(
+    SESSION_PATH,
+    status_code=201,
+    response_model=SessionAnswer,
+    responses=error_responses(400, 403, 409, 413, 415),
+    dependencies=[Depends(only_json)],
+)
+def sign_in(request: Request, body: SignIn, records: Records, config: Config) -> Response:
+    """Begin a session: the answer sets a cookie that stands for the key for NCP_SESSION_HOURS.
+
+    It ends before that with a sign-out, or when the key is revoked.
+    """
+    authenticator: Authenticator = request.app.state.authenticator
+    if authenticator.is_open(request):
+        raise NoSignIn
+    address = request.client.host if request.client else "unknown"
+    allowance = records.stats.take_request_token(f"sign-in:{address}", ATTEMPTS_PER_SECOND)
+    if not allowance.granted:
+        raise RateLimitExceeded(allowance)
+    token, caller = authenticator.sign_in(body.key.strip())
+    answer = JSONResponse(_answer(caller, required=True).model_dump(mode="json"), 201)
+    _set_cookie(answer, request, config, token)
+    return answer
+
+
+@router.delete(SESSION_PATH, status_code=204, responses=error_responses(403))
+def sign_out(request: Request, config: Config) -> Response:
+    """End the session of this browser; without one nothing changes."""
+    request.app.state.authenticator.sign_out(request)
+    answer = Response(status_code=204)
+    _set_cookie(answer, request, config, None)
+    return answer
+
+
+def _set_cookie(answer: Response, request: Request, config: Configuration, token: str | None) -> None:
+    """For this server alone, and for no script; without a token it is taken back.
+
+    A browser that talks to TLS in front of us says so in its Origin.
+    """
+    secure = "https" in (request.url.scheme, urlsplit(request.headers.get("origin", "")).scheme)
+    answer.set_cookie(
+        COOKIE,
+        token or "",
+        max_age=0 if token is None else int(config.session_hours * 3600),
+        path=config.root_path or "/",
+        secure=secure,
+        httponly=True,
+        samesite="strict",
+    )

@@ -1,0 +1,160 @@
+"""Routes for admins: every owner, the whole queue, workers and disk, cancel any job."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from pydantic import AwareDatetime, BaseModel, Field
+from starlette.responses import JSONResponse, Response
+
+from app.auth.api_keys import ApiKeys
+from app.auth.authenticate import API_PREFIX
+from app.deps import Admin, Config, Records, Store
+from app.responses import Cursor, Limit
+from app.routes.jobs import State
+from app.routes.openapi import error_responses
+from worker.contract import Job, Usage
+from worker.owner_limits import UNLIMITED, Limits
+
+OwnerName = Annotated[str, Path(max_length=200)]
+router = APIRouter(prefix=f"{API_PREFIX}/admin", tags=["admin"])
+
+
+class OwnedJob(Job):
+    """A job and whose it is."""
+
+
+class OwnedJobPage(BaseModel):
+    items: list[OwnedJob]
+    next: str | None
+
+
+class OwnerAnswer(Usage):
+    """Somebody who has a key, or had one and left something here."""
+
+    has_key: bool
+    admin: bool
+    key_created_at: AwareDatetime | None
+    key_last_used_at: AwareDatetime | None = Field(description="to the minute")
+    limits: Limits = Field(description="the key's own; what it leaves out is the server's")
+    own_limits: list[str] = Field(
+        description="which of `limits` the key sets itself: null is no limit for these, the server's limit for the rest"
+    )
+
+
+class Waiting(BaseModel):
+    owner: str
+    queued: int
+    running: int
+
+
+class QueueAnswer(BaseModel):
+    """Who waits and who runs, in the order of their names."""
+
+    owners: list[Waiting]
+    queued: int
+    running: int
+    live_workers: int
+
+
+class WorkerAnswer(BaseModel):
+    name: str
+    last_seen_at: AwareDatetime
+
+
+class DiskAnswer(BaseModel):
+    """The disk of the data folder."""
+
+    total_bytes: int
+    free_bytes: int
+    min_free_bytes: int = Field(description="with less left, uploads are refused: NCP_MIN_FREE_BYTES")
+    stored_bytes: dict[str, int] = Field(
+        description="of tensors, jobs and uploads, measured once a minute; empty before the first time"
+    )
+
+
+class ServerAnswer(BaseModel):
+    """What the server has to work with, and what it works on."""
+
+    version: str
+    workers: list[WorkerAnswer] = Field(description="those that have sent a heartbeat of late")
+    running: list[OwnedJob] = Field(description="the one that began first at the top")
+    oldest_queued_seconds: float = Field(description="how long the oldest queued job has waited; 0 without any")
+    disk: DiskAnswer
+
+
+@router.get("/owners", response_model=list[OwnerAnswer], responses=error_responses(404))
+def list_owners(admin: Admin, records: Records, config: Config) -> list[OwnerAnswer]:
+    """Everybody, with what they have taken."""
+    keys = {key.name: key for key in ApiKeys(config.data).all()}
+    answers = []
+    for usage in records.stats.usages(sorted(records.stats.owners() | keys.keys())):
+        key = keys.get(usage.owner)
+        answers.append(
+            OwnerAnswer(
+                **usage.model_dump(),
+                has_key=key is not None,
+                admin=key is not None and key.admin,
+                key_created_at=key and key.created_at,
+                key_last_used_at=key and key.last_used_at,
+                limits=key.limits if key else UNLIMITED,
+                own_limits=sorted(key.limits.given) if key else [],
+            )
+        )
+    return answers
+
+
+@router.get("/queue", response_model=QueueAnswer, responses=error_responses(404))
+def get_queue(admin: Admin, records: Records) -> QueueAnswer:
+    """How many jobs wait and run, whose they are, and how many workers there are."""
+    everybody = records.stats.usages(sorted(records.stats.owners()))
+    busy = [
+        Waiting(owner=usage.owner, queued=usage.jobs.queued, running=usage.jobs.running)
+        for usage in everybody
+        if usage.jobs.queued or usage.jobs.running
+    ]
+    return QueueAnswer(
+        owners=busy,
+        queued=sum(one.queued for one in busy),
+        running=sum(one.running for one in busy),
+        live_workers=records.workers.live_count(),
+    )
+
+
+@router.get("/server", response_model=ServerAnswer, responses=error_responses(404))
+def get_server(admin: Admin, request: Request, records: Records, store: Store, config: Config) -> Response:
+    """Workers, running jobs whoever they belong to, and the disk."""
+    disk = DiskAnswer(
+        total_bytes=store.total_bytes(),
+        free_bytes=store.free_bytes(),
+        min_free_bytes=config.min_free_bytes,
+        stored_bytes=dict(request.app.state.store_size.by_kind()),
+    )
+    found = ServerAnswer(
+        version=request.app.version,
+        workers=[WorkerAnswer(name=name, last_seen_at=seen) for name, seen in records.workers.live().items()],
+        running=[OwnedJob.model_validate(job.model_dump()) for job in records.stats.running_jobs()],
+        oldest_queued_seconds=records.stats.queue().oldest_queued_seconds,
+        disk=disk,
+    )
+    return JSONResponse(found.model_dump(mode="json"))
+
+
+@router.get("/owners/{owner}/jobs", response_model=OwnedJobPage, responses=error_responses(404))
+def list_jobs_of(
+    owner: OwnerName,
+    admin: Admin,
+    records: Records,
+    state: State = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> Response:
+    """One owner's jobs, newest first."""
+    page = records.jobs.list(owner, state=state, limit=limit, cursor=cursor)
+    return JSONResponse({"items": [job.model_dump(mode="json") for job in page.items], "next": page.next})
+
+
+@router.post("/jobs/{job_id}/cancel", status_code=202, response_model=OwnedJob, responses=error_responses(404))
+def cancel_any_job(job_id: str, admin: Admin, records: Records) -> Response:
+    """Cancel a job, whoever it belongs to."""
+    job = records.jobs.cancel(records.jobs.owner_of(job_id), job_id)
+    return JSONResponse(job.model_dump(mode="json"), 202)

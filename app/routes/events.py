@@ -1,0 +1,107 @@
+"""GET …/events: the event stream of a job or a study, everything once and in order, whoever connects when."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request
+from starlette.responses import Response, StreamingResponse
+
+from app.auth.authenticate import API_PREFIX
+from app.deps import Broadcaster, Config, Jobs, Owner, Records, Studies
+from app.errors.exceptions import AuthError
+from app.routes.openapi import error_responses
+from app.streaming.broadcast import EventSource, EventStream
+from app.streaming.sse import EventSourceResponse
+from solvers import InvalidInput
+from worker.contract import TERMINAL
+from worker.records.events import START, parse_event_id
+
+LastEventId = Annotated[
+    str | None,
+    Header(alias="Last-Event-ID", pattern="^[0-9]{1,18}-[0-9]{1,18}$", description="resume after the last event seen"),
+]
+EXAMPLE = 'id: 7-0\nevent: progress\ndata: {"iteration": 7, "objective": 1.5, ..., "phase": "exact"}\n\n'
+STUDY_EXAMPLE = 'id: 7-0\nevent: run\ndata: {"job_id": "…", "state": "succeeded", "cell": 4, "repeat": 0, ...}\n\n'
+router = APIRouter(prefix=API_PREFIX)
+
+
+def _responses(example: str, kinds: str) -> dict[int | str, dict[str, Any]]:
+    return {
+        200: {"content": {"text/event-stream": {"example": example}}, "description": f"{kinds} events"},
+        204: {"description": "You have seen the end: do not connect again"},
+        **error_responses(404),
+    }
+
+
+@router.get(
+    "/jobs/{job_id}/events",
+    tags=["jobs"],
+    response_class=StreamingResponse,
+    responses=_responses(EXAMPLE, "progress, state and end"),
+)
+def watch_job(
+    request: Request,
+    job_id: str,
+    owner: Owner,
+    records: Records,
+    jobs: Jobs,
+    broadcaster: Broadcaster,
+    config: Config,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """`progress` once per iteration, `state` on changes, `end` last with the job; then the stream ends."""
+    job, after = records.jobs.get(owner, job_id), last_event_id or START
+    if parse_event_id(after)[0] > (job.progress.iteration if job.progress else 0):
+        raise _no_such_event("job")
+    if job.state in TERMINAL and not jobs.events_after(job_id, after, 1):
+        return Response(status_code=204)
+    return _stream(request, jobs, broadcaster, job_id, after, config, owner)
+
+
+@router.get(
+    "/studies/{study_id}/events",
+    tags=["studies"],
+    response_class=StreamingResponse,
+    responses=_responses(STUDY_EXAMPLE, "run, progress, state and end"),
+)
+def watch_study(
+    request: Request,
+    study_id: str,
+    owner: Owner,
+    records: Records,
+    studies: Studies,
+    broadcaster: Broadcaster,
+    config: Config,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """`run` as each ends, `progress` of a choice, `state` on changes, `end` last with the study."""
+    study, after = records.studies.get(owner, study_id), last_event_id or START
+    if parse_event_id(after)[0] > records.events.count_of_study(study_id):
+        raise _no_such_event("study")
+    if study.state in TERMINAL and not studies.events_after(study_id, after, 1):
+        return Response(status_code=204)
+    return _stream(request, studies, broadcaster, study_id, after, config, owner)
+
+
+def _no_such_event(kind: str) -> InvalidInput:
+    return InvalidInput(
+        "Last-Event-ID", f"this {kind} has had no such event", "send the id of the last event you received"
+    )
+
+
+def _stream(
+    request: Request,
+    source: EventSource,
+    broadcaster: Broadcaster,
+    id: str,
+    after: str,
+    config: Config,
+    owner: str,
+) -> Response:
+    def is_allowed() -> bool:
+        try:
+            return bool(request.app.state.identify(request).owner == owner)
+        except AuthError:  # the key was revoked, or the session has ended
+            return False
+
+    stream = EventStream(source, broadcaster, id, after, config.keep_alive_seconds, is_allowed)
+    return EventSourceResponse(stream.stream())

@@ -1,0 +1,115 @@
+"""/healthz, /readyz and /metrics."""
+
+import logging
+
+from fastapi import APIRouter, Request
+from prometheus_client.exposition import choose_encoder
+from pydantic import BaseModel, Field
+from starlette.responses import JSONResponse, Response
+
+from app.auth.authenticate import Identify
+from app.auth.hosts import is_known, is_loopback
+from app.deps import Config, Records, Store
+from app.errors.exceptions import Forbidden
+from app.errors.problem import FieldProblem, problem
+from app.metrics import HttpMetrics
+from app.routes.openapi import error_responses
+
+router = APIRouter(tags=["server"])
+log = logging.getLogger("ncp.health")
+
+
+class Alive(BaseModel):
+    alive: bool = True
+    version: str = Field(description="of the server")
+
+
+class Ready(BaseModel):
+    """What must be true for a job to run, each by itself."""
+
+    redis: bool = Field(description="Redis answers")
+    durable: bool = Field(description="Redis keeps every write: AOF, appendfsync always, noeviction")
+    disk: bool = Field(description="the store can be written and has NCP_MIN_FREE_BYTES left")
+    worker: bool = Field(description="a worker is there")
+    free_bytes: int
+    live_workers: int
+
+
+CHECKS = {
+    check.field: check
+    for check in (
+        FieldProblem(field="redis", problem="does not answer", remedy="start it, or correct NCP_REDIS_URL"),
+        FieldProblem(
+            field="durable",
+            problem="Redis may lose records",
+            remedy="run it with appendonly yes, appendfsync always and maxmemory-policy noeviction",
+        ),
+        FieldProblem(
+            field="disk",
+            problem="cannot be written, or is nearly full",
+            remedy="free some space in NCP_DATA, or mount its disk again if that is read-only or fails",
+        ),
+        FieldProblem(field="worker", problem="none is there", remedy="start one with ncp worker"),
+    )
+}
+
+
+@router.get("/healthz", response_model=Alive)
+async def healthz(request: Request) -> Alive:
+    """The process answers. Says nothing of Redis or workers: restarting this process would not mend those."""
+    return Alive(version=request.app.version)
+
+
+@router.get("/readyz", response_model=Ready, responses=error_responses())
+def readyz(records: Records, store: Store, config: Config) -> Response:
+    """Whether a job submitted now would be kept and run; if not, `errors` names each thing that is missing."""
+    seen = records.ping()
+    room = _writable_bytes(store)
+    ready = Ready(
+        redis=seen.reachable,
+        durable=seen.durable,
+        disk=room is not None and room >= config.min_free_bytes,
+        worker=seen.live_workers > 0,
+        free_bytes=room or 0,
+        live_workers=seen.live_workers,
+    )
+    failed = [check for name, check in CHECKS.items() if not getattr(ready, name)]
+    if failed:
+        detail = "; ".join(f"{check.field}: {check.problem}" for check in failed)
+        return problem(503, "not-ready", detail, "correct what errors names", failed)
+    return JSONResponse(ready.model_dump())
+
+
+def _writable_bytes(store: Store) -> int | None:
+    """The room that is left; None if the store cannot be written at all."""
+    try:
+        store.check_writable()
+        return store.free_bytes()
+    except OSError as error:
+        log.warning("the store cannot be written: %s", error)
+        return None
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={
+        200: {"content": {"text/plain": {}}, "description": "Prometheus's format"},
+        **error_responses(401, 403, 421),
+    },
+)
+def metrics(request: Request) -> Response:
+    """Numbers for Prometheus: from this machine for anyone, from elsewhere with an admin's key."""
+    if not may_read(request):
+        raise Forbidden("The numbers of the whole server are for admins, and for callers on the same machine.")
+    metrics: HttpMetrics = request.app.state.metrics
+    encode, media_type = choose_encoder(request.headers.get("accept", ""))
+    return Response(encode(metrics.registry), media_type=media_type)
+
+
+def may_read(request: Request) -> bool:
+    """Whether the caller may read the metrics: without a key from this machine, and by a name of this machine, since a
+    proxy on this machine sends another `Host` or the address of its client; else with an admin's key."""
+    identify: Identify = request.app.state.identify
+    is_local = request.client is not None and is_loopback(request.client.host)
+    return (is_local and is_known(request.headers.get("host", ""), ())) or identify(request).admin

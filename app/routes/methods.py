@@ -1,0 +1,37 @@
+"""GET /v1/methods: the registry of solver methods."""
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field
+
+from app.auth.authenticate import API_PREFIX
+from app.routes.openapi import error_responses
+from solvers import METHODS
+
+router = APIRouter(prefix=f"{API_PREFIX}/methods", tags=["server"])
+
+
+class MethodAnswer(BaseModel):
+    """A method of the registry and what it promises."""
+
+    name: str
+    title: str
+    penalty: str = Field(description="the paper's own, used when none is asked for")
+    monotone: bool = Field(description="the objective never rises")
+    exact: bool = Field(description="each mode's problem is solved to its minimum")
+    options: list[str] = Field(description="settings that belong to this method")
+
+
+@router.get("", response_model=list[MethodAnswer], responses=error_responses())
+async def list_methods() -> list[MethodAnswer]:
+    """The methods a job may name."""
+    return [
+        MethodAnswer(
+            name=name,
+            title=method.title,
+            penalty=method.penalty,
+            monotone=method.monotone,
+            exact=method.exact,
+            options=sorted(method.options),
+        )
+        for name, method in METHODS.items()
+    ]

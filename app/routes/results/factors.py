@@ -1,0 +1,79 @@
+"""GET …/factors: the factors of a job as npz, mat, csv, NetCDF or npy."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from app.auth.authenticate import API_PREFIX
+from app.deps import Jobs, Owner
+from app.routes.openapi import binary_responses, error_responses
+from app.streaming.download import BYTES, serve_file
+from solvers import InvalidInput
+from worker.contract import Axis, Export
+from worker.contract import Format as _Format
+from worker.contract import Order as _Order
+from worker.contract import Scale as _Scale
+from worker.contract import Zeros as _Zeros
+
+Format = Annotated[
+    _Format,
+    Query(
+        description="npz: numpy; mat: MATLAB; csv: a table per mode, in a zip archive; nc: NetCDF 3, for xarray and R"
+    ),
+]
+Scale = Annotated[
+    _Scale,
+    Query(description="none: as the run left them; unit: columns of norm 1; max: of maximum 1, both times `weights`"),
+]
+Order = Annotated[_Order, Query(description="none: as in the run; share: the largest component first")]
+Zeros = Annotated[_Zeros, Query(description="drop: leave out components below a millionth of the tensor's norm")]
+OneMode = Annotated[int | None, Query(ge=1, description="csv: this mode's table alone, not in an archive; from 1")]
+Mode = Annotated[int, Path(ge=1, description="counted from 1")]
+MEDIA_TYPES: Mapping[str, str] = {"npz": BYTES, "mat": BYTES, "csv": "application/zip", "nc": "application/x-netcdf"}
+TABLE = "text/csv"
+HEADERS: dict[str, Any] = {
+    "Factors-Iteration": {"schema": {"type": "integer"}, "description": "the iteration that the factors are of"}
+}
+ERRORS = error_responses(304, 400, 404, 409, 412, 416)
+ALL = {**binary_responses(BYTES, "application/zip", "application/x-netcdf", TABLE, headers=HEADERS), **ERRORS}
+ONE = {**binary_responses(BYTES, headers=HEADERS), **ERRORS}
+router = APIRouter(prefix=f"{API_PREFIX}/jobs/{{job_id}}", tags=["factors"])
+
+
+@router.head("/factors", include_in_schema=False)
+@router.get("/factors", response_class=Response, responses=ALL)
+def get_factors(
+    job_id: str,
+    request: Request,
+    owner: Owner,
+    jobs: Jobs,
+    format: Format = "npz",
+    scale: Scale = "none",
+    order: Order = "none",
+    zeros: Zeros = "keep",
+    mode: OneMode = None,
+) -> Response:
+    """All factors in one file. While the job runs they are its last checkpoint's."""
+    if mode is not None and format != "csv":
+        raise InvalidInput("mode", "goes with format=csv only", f"leave it out, or ask for {request.url.path}/{mode}")
+    asked = Export(format=format, scale=scale, order=order, zeros=zeros, mode=mode)
+    opened = jobs.open_factors(owner, job_id, asked)
+    if mode is not None:
+        return serve_file(request, opened, f"{job_id}-A{mode}.csv", f"{TABLE}; charset=utf-8")
+    ending = "csv.zip" if format == "csv" else format
+    return serve_file(request, opened, f"{job_id}-factors.{ending}", MEDIA_TYPES[format])
+
+
+@router.head("/factors/{mode}", include_in_schema=False)
+@router.get("/factors/{mode}", response_class=Response, responses=ONE)
+def get_factor(job_id: str, mode: Mode, request: Request, owner: Owner, jobs: Jobs) -> Response:
+    """The factor of one mode as `.npy`, its shape length × rank."""
+    return serve_file(request, jobs.open_factor(owner, job_id, mode), f"{job_id}-A{mode}.npy")
+
+
+@router.get("/axes", response_model=list[Axis], responses=error_responses(404))
+def get_job_axes(job_id: str, owner: Owner, jobs: Jobs) -> Any:
+    """The labels that the tensor had when the job was submitted; empty without any."""
+    return jobs.axes(owner, job_id) or []

@@ -1,0 +1,26 @@
+"""GET …/diagnostics and …/model: how far the model of a job can be trusted, and slices of it."""
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from app.auth.authenticate import API_PREFIX
+from app.deps import Models, Owner
+from app.responses import Fix, Most
+from app.routes.openapi import error_responses
+from solvers import Diagnostics
+from worker.operations.models import ModelSlice
+
+JSON = "application/json"
+router = APIRouter(prefix=f"{API_PREFIX}/jobs/{{job_id}}", tags=["models"])
+
+
+@router.get("/diagnostics", response_model=Diagnostics, responses=error_responses(404, 409))
+def get_diagnostics(job_id: str, owner: Owner, models: Models) -> Response:
+    """Core consistency, shares and congruence of the components, squared residual and leverage of every index."""
+    return Response(models.diagnostics(owner, job_id), media_type=JSON)
+
+
+@router.get("/model", response_model=ModelSlice, responses=error_responses(404, 409))
+def get_model(job_id: str, owner: Owner, models: Models, fix: Fix = "", most: Most = 256) -> Response:
+    """A slice of the model, of the tensor and of the residual. While the job runs, of its last checkpoint."""
+    return Response(models.slice(owner, job_id, fix, most).model_dump_json(), media_type=JSON)

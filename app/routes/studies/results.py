@@ -1,0 +1,61 @@
+"""GET …/table and …/plots/{plot} of a study."""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+from starlette.responses import Response
+
+from app.auth.authenticate import API_PREFIX
+from app.deps import Owner, Records, Studies
+from app.routes.openapi import error_responses
+from app.routes.results.plots import MEDIA_TYPES, PICTURES, PlotFormat
+from worker.operations.study_tables import PlotName
+from worker.study_contract import StudyTable
+
+Mode = Annotated[
+    int | None,
+    Query(ge=1, le=8, description="whose sparsity and components are meant, from 1; left out, the reference's or 1"),
+]
+TableFormat = Annotated[
+    Literal["json", "csv", "latex"], Query(description="csv: numbers in full; latex: a tabular of booktabs")
+]
+Plot = Annotated[
+    PlotName,
+    Path(
+        description="of a comparison: objective against time, quality of the repeats, path along the weights; of a "
+        "choice: choice; of both: components"
+    ),
+]
+TEXT = {"type": "string"}
+TABLES: dict[str, Any] = {"content": {"text/csv": {"schema": TEXT}, "application/x-latex": {"schema": TEXT}}}
+router = APIRouter(prefix=f"{API_PREFIX}/studies/{{study_id}}", tags=["studies"])
+
+
+@router.get("/table", response_model=StudyTable, responses={200: TABLES, **error_responses(404)})
+def get_table(
+    study_id: str, owner: Owner, records: Records, studies: Studies, format: TableFormat = "json", mode: Mode = None
+) -> Response:
+    """Exactly one row per cell of a comparison, of the runs that have ended so far."""
+    table = studies.tables.table(records.studies.get(owner, study_id), mode)
+    if format == "csv":
+        return Response(studies.tables.as_csv(table), media_type="text/csv; charset=utf-8")
+    if format == "latex":
+        return Response(studies.tables.as_latex(table), media_type="application/x-latex; charset=utf-8")
+    return Response(table.model_dump_json(), media_type="application/json")
+
+
+@router.get("/plots/{plot}", response_class=Response, responses={200: PICTURES, **error_responses(404, 409)})
+def get_study_plot(
+    study_id: str,
+    plot: Plot,
+    owner: Owner,
+    records: Records,
+    studies: Studies,
+    format: PlotFormat = "svg",
+    mode: Mode = None,
+) -> Response:
+    """A picture of what has ended so far: 409 for a choice or a model before there is one."""
+    from solvers.studies import plots  # what draws takes as long to load as the rest of the API
+
+    figure = studies.tables.figure(records.studies.get(owner, study_id), plot, mode)
+    return Response(plots.render(figure, format), media_type=MEDIA_TYPES[format])

@@ -1,0 +1,34 @@
+"""GET …/slice and …/summary: what is in a tensor, thinned to what a page can draw."""
+
+from anyio import to_thread
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from app.auth.authenticate import API_PREFIX
+from app.deps import Owner, Tensors
+from app.responses import Fix, Most
+from app.routes.openapi import error_responses
+from worker.operations.slices import Slice
+from worker.operations.summaries import Summary
+
+JSON = "application/json"
+router = APIRouter(prefix=f"{API_PREFIX}/tensors/{{tensor_id}}", tags=["tensors"])
+
+
+@router.get("/slice", response_model=Slice, responses=error_responses(404))
+def get_slice(tensor_id: str, owner: Owner, tensors: Tensors, fix: Fix = "", most: Most = 256) -> Response:
+    """A slice of the tensor: some modes held at an index, the others whole or thinned evenly."""
+    return Response(tensors.slice(owner, tensor_id, fix, most).model_dump_json(), media_type=JSON)
+
+
+@router.get("/summary", response_model=Summary, responses=error_responses(404))
+async def get_summary(tensor_id: str, request: Request, owner: Owner, tensors: Tensors) -> Response:
+    """A histogram, a profile along every mode, and counts of missing, negative and zero entries.
+
+    Computed once and kept with the tensor; summaries wait for each other, other calls for none.
+    """
+    found = await to_thread.run_sync(tensors.find_summary, owner, tensor_id)
+    if found is None:
+        turn = request.app.state.summarizing
+        found = await to_thread.run_sync(tensors.summarize, owner, tensor_id, limiter=turn)
+    return Response(found, media_type=JSON)

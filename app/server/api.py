@@ -1,0 +1,75 @@
+"""The API process: uvicorn, which ends event streams before it waits for connections to close."""
+
+import gc
+import logging
+import signal
+import socket
+
+import uvicorn
+from fastapi import FastAPI
+from uvicorn.middleware.proxy_headers import _TrustedHosts
+
+from app.auth.api_keys import ApiKeys
+from app.main import create_app
+from app.server.bind import bind_socket
+from app.server.connection import Connection
+from app.server.connection_limits import ConnectionLimits, raise_file_limit
+from app.server.errors import NotReady
+from worker.config import Configuration
+from worker.logs import configure_logging
+
+# How long downloads and uploads may take to finish once the server is stopping.
+GRACE_SECONDS = 10
+log = logging.getLogger("ncp.server")
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server; its shutdown closes the event streams first, which would last as long as their jobs."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._app.state.broadcaster.close()
+        await super().shutdown(sockets)
+
+
+def run_api(configuration: Configuration, fd: int | None = None) -> None:
+    """Serve until a signal. `fd` is a listening socket that the launcher has bound."""
+    configure_logging(configuration)
+    listener = bind_socket(configuration.host, configuration.port) if fd is None else socket.socket(fileno=fd)
+    app = create_app(configuration)
+    config = uvicorn_config(app, configuration, raise_file_limit())
+    gc.freeze()  # the modules stay loaded: collecting garbage among them would stop every client for 0.1 s
+    for damage in ApiKeys(configuration.data).damaged():
+        log.warning("%s", damage)
+    log.info("listening on %s port %d", *listener.getsockname()[:2])
+    with listener:
+        server = Server(config, app)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, server.handle_exit)  # uvicorn's own, before it runs and when it raises them again
+        server.run([listener])
+    if not server.started:
+        raise NotReady("the API does not start, see its messages above")
+
+
+def uvicorn_config(app: FastAPI, configuration: Configuration, files: int) -> uvicorn.Config:
+    """uvicorn's settings, for a process that may open so many files. Its access log is middleware/request_id.py."""
+
+    class LimitedConnection(Connection):
+        slow_seconds = configuration.slow_seconds
+        too_slow = staticmethod(app.state.metrics.too_slow)
+
+    config = uvicorn.Config(
+        app,
+        http=LimitedConnection,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        server_header=False,
+    )
+    is_proxy = _TrustedHosts(config.forwarded_allow_ips).__contains__  # whose X-Forwarded-For uvicorn believes
+    LimitedConnection.limits = ConnectionLimits.of(configuration, files, is_proxy, app.state.metrics.crowded)
+    return config

@@ -1,0 +1,50 @@
+"""The address and port that the API listens on."""
+
+import socket
+from typing import Any
+
+from app.auth.api_keys import ApiKeys
+from app.auth.hosts import is_loopback
+from app.server.errors import StartupError
+from worker.config import Configuration
+
+# Connections that wait while the API restarts.
+BACKLOG = 2048
+
+
+def check_address(configuration: Configuration) -> None:
+    """Refuse an address that is not this machine's, or that others reach while nobody has a key."""
+    resolve_address(configuration.host, configuration.port)
+    if not is_loopback(configuration.host) and not ApiKeys(configuration.data).all():
+        raise StartupError(
+            f"{configuration.host} can be reached from other machines, and nobody has a key yet; "
+            f"make one with ncp keys create NAME --data {configuration.data}, or listen on 127.0.0.1"
+        )
+
+
+def resolve_address(host: str, port: int) -> tuple[Any, ...]:
+    """The first address of a host, as `socket.getaddrinfo` gives it."""
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "not a name"
+        raise StartupError(
+            f"{host!r} is not an address of this machine ({reason}); "
+            "give an IP address or a host name with --host or NCP_HOST, such as 127.0.0.1"
+        ) from error
+
+
+def bind_socket(host: str, port: int) -> socket.socket:
+    """A listening socket. The launcher binds it before anything starts, and keeps it while the API restarts."""
+    family, kind, protocol, _, address = resolve_address(host, port)
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise StartupError(
+            f"port {port} on {host} cannot be used ({error.strerror}); choose another with --port or NCP_PORT"
+        ) from error
+    return listener

@@ -1,0 +1,177 @@
+"""The HTTP protocol of a connection: limits for their number, header size and slow clients; refusals as problems."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from app.errors.problem import problem
+from app.server.connection_limits import ConnectionLimits
+
+HEADER_BYTES = 32 << 10
+# What a client must send or read in NCP_SLOW_SECONDS to be waited for.
+MIN_BYTES = 16 << 10
+log = logging.getLogger("ncp.connection")
+
+
+class Connection(HttpToolsProtocol):
+    """uvicorn's protocol, with one timer per connection that runs while the client is to send or read something."""
+
+    slow_seconds: float = 30.0
+    too_slow: Callable[[str], None] = staticmethod(lambda at: None)
+    limits: ConnectionLimits
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._timer: asyncio.TimerHandle | None = None
+        self._in_header = True
+        self._in_body = False
+        self._framing_bytes = 0  # since the last piece of a body: headers, lengths of chunks, trailers
+        self._moved = 0
+        self._unsent = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if self.limits.add(self):
+            self._start_timer()
+        else:
+            self._refuse(503, "too-many-connections", "The server has no connection left.", "try again in a while")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self.limits.remove(self)
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        if self.has_caller():
+            self.limits.recognize(self)
+        super().on_response_complete()
+
+    # For the limits
+
+    @property
+    def address(self) -> str | None:
+        return self.client[0] if self.client else None
+
+    def has_caller(self) -> bool:
+        return self.scope is not None and "caller" in self.scope["state"]
+
+    def is_idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def close_idle(self) -> None:
+        self._stop_timer()
+        self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self._moved += len(data)
+        self._framing_bytes += len(data)
+        if self._in_header and self._timer is None:  # the next request on a kept connection begins
+            self._start_timer()
+        super().data_received(data)
+        if self._framing_bytes > HEADER_BYTES:
+            self._refuse(431, "header-too-large", f"The header is over {HEADER_BYTES} bytes.", "send a shorter one")
+
+    def on_headers_complete(self) -> None:
+        self._in_header, self._in_body, self._framing_bytes = False, True, 0
+        self._start_timer()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._framing_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_header, self._in_body, self._framing_bytes = True, False, 0
+        self._stop_timer()
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start_timer()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._in_body:
+            self._start_timer()
+        else:
+            self._stop_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what uvicorn cannot parse."""
+        self._refuse(400, "bad-request", "This is not an HTTP request.", "check the request line, headers and lengths")
+
+    def _start_timer(self) -> None:
+        """Start the timer."""
+        self._stop_timer()
+        self._moved, self._unsent = 0, self.transport.get_write_buffer_size()
+        self._timer = self.loop.call_later(self.slow_seconds, self._check_speed)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check_speed(self) -> None:
+        """Wait again for a client that was fast enough; close the connection of another."""
+        stalled = self._stalled()
+        if stalled is None:
+            self._start_timer()
+        elif self._is_answering():
+            self._abort(stalled)
+        else:
+            self._refuse_slow(stalled)
+
+    def _is_answering(self) -> bool:
+        """Whether a refusal cannot be sent: a response is under way, or the body of a refused request still comes."""
+        if self.cycle is None or not self.cycle.response_started:
+            return False
+        return self._in_body or not self.cycle.response_complete
+
+    def _stalled(self) -> str | None:
+        """What the client is too slow at; None if it is fast enough, or if it is waiting for us."""
+        if self.flow.write_paused:
+            taken = self._unsent - self.transport.get_write_buffer_size()
+            return "reading" if taken < MIN_BYTES else None
+        if self._in_header:
+            return "headers"
+        if self.cycle.response_complete:  # it was refused, and has had time to read that
+            return "body"
+        is_our_turn = self.flow.read_paused or self.cycle.waiting_for_100_continue
+        return "body" if not is_our_turn and self._moved < MIN_BYTES else None
+
+    def _refuse_slow(self, at: str) -> None:
+        """Refuse with 408. A connection on which nothing came is only closed: browsers open some in reserve."""
+        if at == "headers" and not self._framing_bytes:
+            self.transport.close()
+            return
+        self._count(at)
+        self._refuse(408, "too-slow", f"The {at} did not come in time.", "send it faster, or in smaller requests")
+        if self.cycle is not None:  # the route learns that its caller is gone
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+
+    def _abort(self, at: str) -> None:
+        """Close at once: an orderly close would wait for the client."""
+        self._count(at)
+        self.transport.abort()
+
+    def _count(self, at: str) -> None:
+        log.info("closed a client that was too slow: %s", at)
+        self.too_slow(at)
+
+    def _refuse(self, status: int, word: str, detail: str, remedy: str) -> None:
+        self._stop_timer()
+        if not self.transport.is_closing():
+            self.transport.write(_raw(problem(status, word, detail, remedy, headers={"Connection": "close"})))
+            self.transport.close()
+
+
+def _raw(response: Response) -> bytes:
+    headers = [b"%s: %s\r\n" % (name, value) for name, value in response.raw_headers]
+    return b"".join([STATUS_LINE[response.status_code], *headers, b"\r\n", bytes(response.body)])

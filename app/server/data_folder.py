@@ -1,0 +1,76 @@
+"""The data folder of a server: its lock, whether its records are there, and the file with the server's address."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from app.server.errors import StartupError
+from worker.config import Configuration
+from worker.errors import Unavailable
+from worker.records.redis import keys
+from worker.records.redis.connection import connect, translate_redis_errors
+from worker.store.contents import holds_files
+from worker.store.files import atomic_write, locked, private_file, private_folder
+
+PATIENCE_SECONDS = 2.0
+NAME = "address"
+
+
+@contextmanager
+def lock_data_folder(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[int]:
+    """Lock the data folder, since two servers would spoil its files. Gives the descriptor, for children to inherit.
+
+    A server that was just killed has it for another moment, until its last child is gone. It is the folder itself that
+    is locked, which nobody removes by mistake; and a file in it, which servers of older versions look at.
+    """
+    remedy = "choose another with --data or NCP_DATA"
+    deadline = time.monotonic() + patience_seconds
+    with ExitStack() as held:
+        while True:
+            try:
+                with ExitStack() as taken:
+                    lock = taken.enter_context(locked(private_folder(path), wait=False))
+                    taken.enter_context(locked(private_file(path / "lock"), wait=False))
+                    held.push(taken.pop_all())
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise StartupError(f"another server uses the data folder {path}; stop it, or {remedy}") from error
+            except OSError as error:
+                problem = f"the data folder {path} cannot be used ({error.strerror})"
+                raise StartupError(f"{problem}; {remedy}") from error
+            time.sleep(0.05)
+        yield lock
+
+
+def check_records(configuration: Configuration) -> None:
+    """Refuse files without records: an empty Redis would call itself ready beside what a lab has stored."""
+    if not holds_files(configuration.data):
+        return
+    try:
+        with translate_redis_errors(), connect(configuration) as client:
+            has_records = client.exists(keys.SEQUENCE)
+    except Unavailable:  # a Redis elsewhere that does not answer yet: who can say that it is empty?
+        return
+    if has_records:
+        return
+    raise StartupError(
+        f"the data folder {configuration.data} has tensors or jobs, but Redis has no records of them; "
+        "restore its folder redis from a backup, or set NCP_REDIS_URL to the Redis that has them, "
+        "or move tensors and jobs elsewhere to begin anew"
+    )
+
+
+def write_address_file(folder: Path, address: str) -> None:
+    atomic_write(folder / NAME, address.encode())
+
+
+def read_address_file(folder: Path) -> str | None:
+    """The address of the server; None where none runs. After an unclean end it may be of one that is gone."""
+    path = folder / NAME
+    return path.read_text() if path.is_file() else None
+
+
+def remove_address_file(folder: Path) -> None:
+    (folder / NAME).unlink(missing_ok=True)

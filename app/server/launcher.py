@@ -1,0 +1,195 @@
+"""`ncp serve`: start Redis, the worker and the API; restart what dies; stop them together."""
+
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from app.server.bind import bind_socket
+from app.server.data_folder import check_records, lock_data_folder, remove_address_file, write_address_file
+from app.server.discovery import api_version
+from app.server.embedded_redis import discard_socket, socket_path, start_redis, url_of
+from app.server.errors import NotReady, RedisStartError
+from worker.config import Configuration
+from worker.errors import Unavailable
+from worker.logs import configure_logging
+from worker.processes import start, stop
+from worker.records.redis.connection import RedisConnection
+from worker.records.workers import Leases, WorkerRecords
+
+# A process that dies again and again waits longer and longer, until it has lived for a while.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, LIVED_SECONDS = 0.2, 10.0, 60.0
+# A first start on a slow machine compiles every kernel.
+READY_SECONDS = 180.0
+API_STOP_SECONDS = 15.0
+REDIS_STOP_SECONDS = 10.0
+POLL_SECONDS = 0.1
+log = logging.getLogger("ncp.serve")
+
+
+class SupervisedProcess:
+    """A child process that is started again when it dies."""
+
+    def __init__(self, name: str, begin: "Callable[[], subprocess.Popen[bytes]]", stop_seconds: float) -> None:
+        self.name = name
+        self._begin = begin
+        self._stop_seconds = stop_seconds
+        self._process = begin()
+        self._since = time.monotonic()
+        self._pause = FIRST_PAUSE_SECONDS
+        self._restart_at: float | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def poll(self) -> None:
+        """Restart the process if it died and has waited long enough."""
+        now = time.monotonic()
+        if self.is_alive:
+            return
+        if self._restart_at is None:
+            self._schedule_restart(now)
+        elif now >= self._restart_at:
+            self._restart()
+
+    def _schedule_restart(self, now: float) -> None:
+        self._pause = FIRST_PAUSE_SECONDS if now - self._since > LIVED_SECONDS else self._pause * 2
+        self._pause = min(self._pause, LONGEST_PAUSE_SECONDS)
+        self._restart_at = now + self._pause
+        code = self._process.returncode
+        log.error("the %s ended by itself (code %s), it is started again in %.1f s", self.name, code, self._pause)
+
+    def _restart(self) -> None:
+        self._restart_at, self._since = None, time.monotonic()
+        try:
+            self._process = self._begin()
+        except (RedisStartError, OSError) as error:  # a disk that is full or away may come back
+            log.error("the %s cannot be started again: %s", self.name, error)
+
+    def stop(self) -> None:
+        stop(self._process, self._stop_seconds)
+
+    def kill(self) -> None:
+        if self.is_alive:
+            self._process.kill()
+
+
+def serve(configuration: Configuration) -> None:
+    """Run until a signal. Raises StartupError if the port or the data folder cannot be used."""
+    configure_logging(configuration)
+    with (
+        bind_socket(configuration.host, configuration.port) as listener,
+        lock_data_folder(configuration.data) as lock,
+    ):
+        Launcher(configuration, listener, lock).run()
+
+
+class Launcher:
+    """The processes, in the order they start. They stop in the reverse order, so that jobs can still be handed back."""
+
+    def __init__(self, configuration: Configuration, listener: socket.socket, lock: int) -> None:
+        self._configuration = configuration
+        self._listener = listener
+        self._lock = lock  # inherited by all who write to the folder, so held until the last of them is gone
+        self._processes: list[SupervisedProcess] = []
+        self._socket: Path | None = None
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        try:
+            self._start()
+            self._wait_until_ready()
+            self._watch()
+        finally:
+            for process in reversed(self._processes):
+                process.stop()
+            self._remove_traces()
+            if self._stop.is_set():
+                print("ncp has stopped", flush=True)
+
+    def _start(self) -> None:
+        if self._configuration.redis_url is None:
+            self._start_redis()
+        check_records(self._configuration)
+        environment = self._configuration.environment()
+        # -P: a file of the same name in the current folder is not ours to run.
+        command, fd = [sys.executable, "-P", "-m", "app.cli.main"], self._listener.fileno()
+        self._add(
+            "worker", lambda: start([*command, "worker"], environment, [self._lock]), self._configuration.stop_seconds
+        )
+        self._add("api", lambda: start([*command, "api", "--fd", str(fd)], environment, [fd]), API_STOP_SECONDS)
+
+    def _start_redis(self) -> None:
+        """Start Redis. As it is ours alone, no worker of an earlier run is alive: its jobs go back to the queue."""
+        folder = self._configuration.data / "redis"
+        self._socket = address = socket_path(folder)
+        configuration = self._configuration
+        self._add("redis", lambda: start_redis(configuration, address, folder, [self._lock]), REDIS_STOP_SECONDS)
+        self._configuration = configuration.model_copy(update={"redis_url": url_of(address)})
+        leases = Leases(RedisConnection.of(self._configuration))
+        leases.clear()
+        for job_id in leases.reap(everything=True):
+            log.warning("job %s was running when the server ended, it goes on", job_id)
+
+    def _remove_traces(self) -> None:
+        try:
+            remove_address_file(self._configuration.data)
+            if self._socket is not None:
+                discard_socket(self._socket, self._configuration.data)
+        except OSError as error:  # a disk that is away holds up no stop; the next start writes them anew
+            log.warning("the files with the addresses stay: %s", error)
+
+    def _add(self, name: str, begin: "Callable[[], subprocess.Popen[bytes]]", stop_seconds: float) -> None:
+        self._processes.append(SupervisedProcess(name, begin, stop_seconds))
+
+    def _wait_until_ready(self) -> None:
+        """Print the address once a request is answered and a worker is there."""
+        deadline = time.monotonic() + READY_SECONDS
+        while not self._stop.is_set():
+            dead = next((process.name for process in self._processes if not process.is_alive), None)
+            if dead is not None:
+                raise NotReady(f"the {dead} does not start, see its messages above")
+            if api_version(self._address) is not None and self._worker_is_live():
+                write_address_file(self._configuration.data, self._address)
+                print(f"ncp is ready at {self._address}", flush=True)
+                return
+            if time.monotonic() > deadline:
+                raise NotReady(f"the server is not ready after {READY_SECONDS:.0f} s, see its messages above")
+            self._stop.wait(POLL_SECONDS)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(POLL_SECONDS):
+            for process in self._processes:
+                process.poll()
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        """Stop; at the second signal, kill everything at once."""
+        if self._stop.is_set():
+            for process in self._processes:
+                process.kill()
+        else:
+            seconds = f"{self._configuration.stop_seconds:g} s"
+            print(f"ncp is stopping; running jobs are checkpointed within {seconds}; repeat to stop now", flush=True)
+        self._stop.set()
+
+    def _worker_is_live(self) -> bool:
+        try:
+            return WorkerRecords(RedisConnection.of(self._configuration)).live_count() > 0
+        except Unavailable:
+            return False
+
+    @property
+    def _address(self) -> str:
+        """As seen from this machine: a server that listens everywhere is reached on the loopback address."""
+        host, port = self._listener.getsockname()[:2]
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,91 @@
+// Calls of the API, relative to the page: it works below any path. Refusals are errors with the server's words.
+
+import { pause, report, waits } from "./connection.js";
+
+export const session = new EventTarget();
+
+/** What the server refused, and how to do better. */
+export class Refused extends Error {
+  constructor(status, problem) {
+    super(problem.detail ?? `The server answered ${status}.`);
+    this.status = status;
+    this.title = problem.title;
+    this.type = problem.type?.split(":").at(-1);
+    this.remedy = problem.remedy;
+    this.errors = problem.errors;
+    this.requestId = problem.request_id;
+  }
+}
+
+/** The server did not answer at all, or a proxy answered in its place. */
+export class Away extends Error {
+  constructor() {
+    super("The server does not answer.");
+    this.remedy = "Try again in a moment.";
+  }
+}
+
+const BEHIND_PROXY = [502, 503, 504];
+
+export function address(path, query = {}) {
+  const url = new URL(path, document.baseURI.split("#")[0]);
+  for (const [name, value] of Object.entries(query)) if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, value);
+  return url.href;
+}
+
+async function once(method, path, { query, body, headers = {}, signal } = {}) {
+  const sent = body === undefined ? { headers } : { headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  let answer;
+  try {
+    answer = await fetch(address(path, query), { method, signal, credentials: "same-origin", ...sent });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Away();
+  }
+  if (answer.ok) return answer;
+  if (BEHIND_PROXY.includes(answer.status)) throw new Away();
+  throw await refusal(answer);
+}
+
+export async function refusal(answer) {
+  const problem = await answer.json().catch(() => ({}));
+  if (answer.status === 401) session.dispatchEvent(new Event("ended"));
+  return new Refused(answer.status, problem);
+}
+
+/** Read something. While the server is away it waits, and the page says so. */
+export async function read(path, options = {}) {
+  const who = {};
+  try {
+    for (const wait of waits()) {
+      try {
+        return await once("GET", path, options);
+      } catch (error) {
+        if (error instanceof Refused && error.status === 429) { await pause(1500, options.signal); continue; }
+        if (!(error instanceof Away)) throw error;
+        report(who, true);
+        await pause(wait, options.signal);
+      }
+    }
+  } finally {
+    report(who, false);
+  }
+}
+
+export const getJson = async (path, options) => (await read(path, options)).json();
+
+/** Change something: sent once, except where the caller says that twice does no harm. */
+export async function send(method, path, options = {}) {
+  const answer = await once(method, path, options);
+  return answer.status === 204 ? null : answer.json();
+}
+
+/** All pages of a list, one at a time. */
+export async function* pages(path, options = {}) {
+  let cursor = null;
+  do {
+    const page = await getJson(path, { ...options, query: { ...options.query, cursor } });
+    yield page.items;
+    cursor = page.next;
+  } while (cursor);
+}

@@ -1,0 +1,59 @@
+// Charts of one list of numbers: a histogram, the profile of a mode, the residual of every index.
+
+import { modeTitle } from "../parts/format.js";
+import { Chart, palette } from "./plotly.js";
+
+/** Equally wide bins from `min` to `max`. */
+export class HistogramChart {
+  #chart;
+  constructor(element, signal) {
+    this.#chart = new Chart(element, "Histogram of the entries", signal);
+  }
+
+  draw({ counts, min, max }, log) {
+    const width = (max - min) / counts.length || 1;
+    const middles = counts.map((_, place) => min + (place + 0.5) * width);
+    this.#chart.draw(() => ({
+      traces: [{
+        type: "bar", x: middles, y: counts, width, marker: { color: palette()[0], line: { width: 0 } },
+        customdata: middles.map((middle) => [middle - width / 2, middle + width / 2]), hovertemplate: "%{customdata[0]:.4g} to %{customdata[1]:.4g}<br><b>%{y:,}</b> entries<extra></extra>",
+      }],
+      layout: { bargap: 0, xaxis: { title: { text: "value" }, tickformat: "~g" }, yaxis: { title: { text: "entries" }, type: log ? "log" : "linear", tickformat: "~s", nticks: 6 } },
+    }));
+  }
+}
+
+/** Numbers along a mode: lines where the indices have an order, bars where they are named. */
+export class ModeChart {
+  #chart;
+  constructor(element, label, signal) {
+    this.#chart = new Chart(element, label, signal);
+  }
+
+  /** `lines` is a list of `{name, values}`, every `step`-th index having one; a click tells the index. */
+  draw({ lines, mode, axes, title, step = 1, onpick = null, picked = null }) {
+    const axis = axes?.[mode - 1];
+    const named = typeof axis?.values[0] === "string";
+    if (onpick && !this.picks) {
+      this.picks = true;
+      this.#chart.on("plotly_click", ({ points }) => this.pick(points[0].pointNumber));
+    }
+    this.pick = onpick;
+    this.#chart.draw(() => ({
+      traces: lines.map(({ name, values, color }, place) => {
+        const paint = color ?? palette()[place % palette().length];
+        const x = values.map((_, index) => (axis ? axis.values[index * step] : index * step));
+        const short = values.length <= 60;
+        return named || values.length <= 12
+          ? { type: "bar", name, x: named ? x : x.map(String), y: values, marker: { color: paint, line: { width: values.map((_, index) => (index === picked ? 3 : 0)), color: palette()[1] } } }
+          : { type: "scatter", mode: short || onpick ? "lines+markers" : "lines", name, x, y: values, line: { color: paint, width: 1.5 },
+              marker: { size: values.map((_, index) => (index === picked ? 12 : short ? 6 : 3)), color: paint } };
+      }),
+      layout: {
+        showlegend: lines.length > 1, legend: { orientation: "h", y: 1.12 }, barmode: "group",
+        xaxis: { title: { text: modeTitle(axes, mode) }, ...(named || (lines[0]?.values.length ?? 0) <= 12 ? { type: "category" } : {}) },
+        yaxis: { title: { text: title }, rangemode: "tozero", nticks: 6, tickformat: "~g" },
+      },
+    }));
+  }
+}

@@ -1,0 +1,50 @@
+// Questions: before something is deleted or renamed. The browser's own dialog keeps the focus inside.
+
+import { h } from "./element.js";
+import { problemNote } from "./problem.js";
+
+/** Show a dialog; `body(close)` gives its content. Resolves to what `close` was called with, null if it was left. */
+export function show(title, body, { large = false } = {}) {
+  return new Promise((resolve) => {
+    let answer = null;
+    const close = (value) => { answer = value; dialog.close(); };
+    const dialog = h("dialog", { class: large ? "large" : "", "aria-label": title });
+    dialog.append(h("div", { class: "stack" }, h("h2", {}, title), body(close)));
+    dialog.addEventListener("close", () => { dialog.remove(); resolve(answer); });
+    document.body.append(dialog);
+    dialog.showModal();
+  });
+}
+
+/** Ask, and act on yes; a refusal is shown where the question was. Resolves to whether it was done. */
+export function confirm(title, text, verb, act) {
+  return ask(title, (form) => form.append(h("p", {}, text)), verb, act, "danger");
+}
+
+/** Ask for a name. Resolves to whether it was changed. */
+export function rename(kind, present, act) {
+  const input = h("input", { value: present ?? "", maxlength: 200, "aria-label": "Name", autofocus: true });
+  return ask(`Rename this ${kind}`, (form) => form.append(input), "Rename", () => act(input.value.trim() || null), "primary");
+}
+
+function ask(title, fill, verb, act, kind) {
+  return show(title, (close) => {
+    const place = h("div");
+    const yes = h("button", { type: "submit", class: kind }, verb);
+    const form = h("form", { method: "dialog" });
+    fill(form);
+    form.append(place, h("div", { class: "actions" }, h("button", { type: "button", onclick: () => close(false) }, "Keep as it is"), yes));
+    form.addEventListener("submit", async (event) => {
+      event.preventDefault();
+      yes.disabled = true;
+      try {
+        await act();
+        close(true);
+      } catch (error) {
+        place.replaceChildren(problemNote(error));
+        yes.disabled = false;
+      }
+    });
+    return form;
+  });
+}

@@ -1,0 +1,96 @@
+// Any slice of a tensor: two modes as a picture, a slider for each of the others.
+
+import { SliceChart } from "../charts/heatmap.js";
+import { choice, h, replace, select } from "./element.js";
+import { indexLabel, modeName } from "./format.js";
+import { problemNote } from "./problem.js";
+
+/**
+ * `load(fix)` gives `{name: slice}`, a picture each; `fixed` holds modes at an index to begin with.
+ * Pictures named in `signed` are coloured on both sides of zero. With a `range`, that of the whole tensor, the colours
+ * can be held still from slice to slice.
+ */
+export function sliceView({ shape, axes, load, fixed = {}, signed = [], range = null, signal }) {
+  const modes = shape.map((_, place) => place + 1);
+  const free = modes.filter((mode) => !(mode in fixed)).sort((a, b) => shape[b - 1] - shape[a - 1]);
+  let shown = (free.length >= 2 ? free.slice(0, 2) : shape.length === 2 && !Object.keys(fixed).length ? modes : free).sort((a, b) => a - b);
+  const at = Object.fromEntries(modes.map((mode) => [mode, fixed[mode] ?? Math.floor((shape[mode - 1] - 1) / 2)]));
+  const controls = h("div", { class: "sliders" });
+  const pictures = h("div", { class: "slices" });
+  const told = h("small", { "aria-live": "polite" });
+  const charts = {};
+  let wanted = 0;
+  let still = false;
+
+  const pick = (place) => {
+    const made = select(Object.fromEntries(modes.map((mode) => [mode, modeName(axes, mode)])), String(shown[place]));
+    made.setAttribute("aria-label", place ? "Mode across" : "Mode downwards");
+    made.addEventListener("change", () => {
+      const mode = Number(made.value);
+      if (shown[1 - place] === mode) shown = [shown[1], shown[0]];
+      else shown[place] = mode;
+      arrange();
+    });
+    return h("div", { class: "field" }, h("span", { class: "label" }, place ? "Across" : "Downwards"), made);
+  };
+
+  function slider(mode) {
+    const output = h("output", {}, indexLabel(axes, mode, at[mode]));
+    const input = h("input", { type: "range", min: 0, max: shape[mode - 1] - 1, value: at[mode], "aria-label": modeName(axes, mode), "aria-valuetext": indexLabel(axes, mode, at[mode]) });
+    input.addEventListener("input", () => {
+      at[mode] = Number(input.value);
+      output.textContent = indexLabel(axes, mode, at[mode]);
+      input.setAttribute("aria-valuetext", output.textContent);
+      draw();
+    });
+    return h("div", { class: "field" }, h("span", { class: "label" }, modeName(axes, mode), " ", output), input);
+  }
+
+  function arrange() {
+    const sliders = modes.filter((mode) => !shown.includes(mode)).map(slider);
+    replace(controls, shown.length === 2 && shape.length > 2 && [pick(0), pick(1)], sliders);
+    draw();
+  }
+
+  // The newest wish wins: while a slice is on its way, further moves of a slider become one more request.
+  let busy = false;
+  async function draw() {
+    wanted++;
+    if (busy) return;
+    busy = true;
+    try {
+      for (let served = 0; served !== wanted && !signal.aborted; ) {
+        served = wanted;
+        const modesNow = [...shown].sort((a, b) => a - b);
+        const transpose = shown.length === 2 && shown[0] > shown[1];
+        const found = await load(modes.filter((mode) => !shown.includes(mode)).map((mode) => `${mode}:${at[mode]}`).join(","));
+        if (signal.aborted) return;
+        for (const [name, slice] of Object.entries(found)) {
+          charts[name] ??= picture(name);
+          charts[name].draw({ slice, modes: modesNow, axes, transpose, signed: signed.includes(name), range: still && !signed.includes(name) ? range : null });
+        }
+        tellThinning(Object.values(found)[0], modesNow);
+      }
+    } catch (error) {
+      if (!signal.aborted) replace(pictures, problemNote(error));
+    } finally {
+      busy = false;
+    }
+  }
+
+  function picture(name) {
+    const element = h("div", { class: "chart small", dataset: { picture: name } });
+    pictures.append(h("figure", { style: { margin: "0" } }, h("h3", {}, name), element));
+    return new SliceChart(element, `${name}: heat map of the slice`, signal);
+  }
+
+  function tellThinning(slice, modesNow) {
+    const words = modesNow.map((mode, place) => slice.steps[place] > 1 && `every ${slice.steps[place]}th of ${modeName(axes, mode)}`).filter(Boolean);
+    told.textContent = words.length ? `Thinned for drawing: ${words.join(", ")}.` : "";
+  }
+
+  // Charts are drawn once they are in the page.
+  queueMicrotask(arrange);
+  const scale = range && shape.length > 2 && h("div", { class: "field" }, h("span", { class: "label" }, "Colours"), choice("Colours", { own: "of this slice", all: "of the whole tensor" }, "own", (value) => { still = value === "all"; draw(); }));
+  return h("div", { class: "stack" }, controls, scale, pictures, told);
+}

@@ -1,0 +1,29 @@
+// What is mine, and how much of my quota is used.
+
+import { getJson } from "../api/request.js";
+import { card, facts, h, replace } from "./element.js";
+import { bytes, seconds, whole } from "./format.js";
+
+export function usageCard(signal) {
+  const place = h("div", { class: "stack" });
+  getJson("v1/usage", { signal }).then((usage) => replace(place, told(usage)));
+  return card("What you use", [], place);
+}
+
+function told({ stored_bytes: stored, tensor_bytes: tensors, result_bytes: results, jobs, computing_seconds: computed, limits }) {
+  const quota = limits.stored_bytes;
+  const live = jobs.queued + jobs.running;
+  return [
+    quota && h("div", {}, h("meter", { min: 0, max: quota, high: 0.9 * quota, value: stored, "aria-label": `${bytes(stored)} of ${bytes(quota)} used` })),
+    facts([
+      ["Stored", quota ? `${bytes(stored)} of ${bytes(quota)}` : bytes(stored), `tensors ${bytes(tensors)}, results ${bytes(results)}`],
+      ["Live jobs", limits.live_jobs ? `${live} of ${limits.live_jobs}` : whole(live), `${jobs.queued} queued, ${jobs.running} running`],
+      ["Ended jobs", whole(jobs.succeeded + jobs.failed + jobs.cancelled), [`${jobs.succeeded} succeeded`, jobs.failed && `${jobs.failed} failed`, jobs.cancelled && `${jobs.cancelled} cancelled`].filter(Boolean).join(", ")],
+      ["Computing time", seconds(computed)],
+      limits.rank && ["Largest rank", whole(limits.rank)],
+      limits.job_seconds && ["Longest job", seconds(limits.job_seconds)],
+      limits.tensor_bytes && ["Largest tensor", bytes(limits.tensor_bytes)],
+      limits.requests_per_second && ["Requests", `${whole(limits.requests_per_second)} a second`],
+    ]),
+  ];
+}

@@ -1,0 +1,79 @@
+// Which screen the address asks for: `#/jobs/ID/components?…`. One screen at a time; leaving it ends what it started.
+
+import { h, replace } from "./parts/element.js";
+import { problemNote } from "./parts/problem.js";
+
+// Pattern, the entry of the navigation it belongs to, and the module that shows it, loaded when it is needed.
+const SCREENS = [
+  ["/", "data", () => import("./screens/data.js")],
+  ["/tensors/:id", "data", () => import("./screens/tensor.js")],
+  ["/new", "new", () => import("./screens/new.js")],
+  ["/jobs", "jobs", () => import("./screens/jobs.js")],
+  ["/jobs/:id", "jobs", () => import("./screens/live.js")],
+  ["/jobs/:id/components", "jobs", () => import("./screens/components.js")],
+  ["/compare", "jobs", () => import("./screens/compare.js")],
+  ["/studies", "studies", () => import("./screens/studies.js")],
+  ["/studies/:id", "studies", () => import("./screens/study.js")],
+  ["/tensors", "tensors", () => import("./screens/tensors.js")],
+  ["/operator", "operator", () => import("./screens/operator.js")],
+  ["/sign-in", null, () => import("./screens/sign-in.js")],
+];
+
+let leaving = new AbortController();
+let isFirst = true;
+
+export const link = (path, query = {}) => {
+  const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return `#${path}${given.length ? `?${new URLSearchParams(given)}` : ""}`;
+};
+export const go = (path, query) => { location.hash = link(path, query); };
+
+/** Change the query of this screen without showing it anew: filters stay in the address. */
+export const keepQuery = (path, query) => history.replaceState(null, "", link(path, query));
+
+function find(path) {
+  for (const [pattern, entry, load] of SCREENS) {
+    const names = [];
+    const expression = pattern.replace(/:(\w+)/g, (_, name) => { names.push(name); return "([^/]+)"; });
+    const found = path.match(new RegExp(`^${expression}/?$`));
+    if (found) return { entry, load, parameters: Object.fromEntries(names.map((name, place) => [name, decodeURIComponent(found[place + 1])])) };
+  }
+  return null;
+}
+
+/** Show what the address asks for. */
+export async function route() {
+  if (location.hash === "#main") return;
+  leaving.abort(new DOMException("left", "AbortError"));
+  leaving = new AbortController();
+  const { signal } = leaving;
+  const [path, query] = location.hash.replace(/^#/, "").split("?");
+  const screen = find(path || "/");
+  const main = document.getElementById("main");
+  for (const entry of document.querySelectorAll("[data-screen]"))
+    if (screen && entry.dataset.screen === screen.entry) entry.setAttribute("aria-current", "page");
+    else entry.removeAttribute("aria-current");
+  if (!screen) return heading(replace(main, h("h1", { tabindex: "-1" }, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "To the data"))));
+  try {
+    const { show } = await screen.load();
+    if (signal.aborted) return;
+    await show({ main, parameters: screen.parameters, query: Object.fromEntries(new URLSearchParams(query)), signal });
+    if (!signal.aborted) heading(main);
+  } catch (error) {
+    if (signal.aborted) return;
+    replace(main, h("h1", { tabindex: "-1" }, error.status === 404 ? "Not here" : "That did not work"), problemNote(error));
+    heading(main);
+    if (!error.status) console.error(error);
+  }
+}
+
+/** The title of the window, and the focus for those who do not see that the screen changed. */
+function heading(main) {
+  const title = main.querySelector("h1");
+  if (!title) return;
+  document.title = `${title.textContent} · sparse-ncp`;
+  title.tabIndex = -1;
+  // A page that was just loaded begins at its top, where the skip link is.
+  if (!isFirst && (!main.contains(document.activeElement) || document.activeElement === main)) title.focus({ preventScroll: true });
+  isFirst = false;
+}

@@ -1,0 +1,131 @@
+// New run: one form for a run, and the same with lists for a study. What it will cost, and the lines that submit it.
+
+import { getJson, send } from "../api/request.js";
+import { card, choice, field, h, replace, select } from "../parts/element.js";
+import { bytes, count, nameOf, shape } from "../parts/format.js";
+import { problemNote } from "../parts/problem.js";
+import { requestForm } from "../forms/request-form.js";
+import { schemas } from "../forms/schema.js";
+import { jobSnippets, snippetView, studySnippets } from "../forms/snippets.js";
+import { go, keepQuery } from "../router.js";
+import { me } from "../session.js";
+
+const ESTIMATE_AFTER = 350; // milliseconds without typing
+const KINDS = {
+  run: { title: "One run", words: "Run", front: ["name", "preset", "rank", "sparsity", "beta", "method"], first: { preset: "recommended", rank: 8 } },
+  choose: { title: "Study: how many components?", words: "Start the study", front: ["name", "rank", "seeds", "noise", "validate"], first: {} },
+  compare: { title: "Study: compare settings", words: "Start the study", front: ["name", "preset", "ranks", "methods", "betas", "sparsities", "repeats", "validate"], first: { ranks: [2, 3, 4, 5], methods: ["anls-bpp"], repeats: 3, preset: "recommended" } },
+};
+
+export async function show({ main, query, signal }) {
+  const [all, tensors, from] = await Promise.all([
+    schemas(getJson, signal), choices(query.tensor, signal),
+    query.from ? getJson(`v1/jobs/${encodeURIComponent(query.from)}`, { signal }) : null,
+  ]);
+  const available = Object.fromEntries(Object.entries({ run: all.JobRequest, ...studySchemas(all) }).filter(([, schema]) => schema));
+  let kind = query.kind in available ? query.kind : "run";
+  const picked = select(Object.fromEntries(tensors.map((tensor) => [tensor.id, `${nameOf(tensor)} (${shape(tensor.shape)})`])), query.tensor ?? from?.tensor_id ?? tensors[0]?.id, { name: "tensor_id" });
+  const formPlace = h("div");
+  const told = h("div", { class: "stack", "aria-live": "polite" });
+  const problems = h("div");
+  const submit = h("button", { type: "submit", class: "primary" });
+  const code = snippetView();
+  const form = h("form", { class: "card", novalidate: true }, field("Tensor", picked), formPlace, problems, h("div", { class: "actions" }, submit));
+  let fields;
+
+  const tensor = () => tensors.find(({ id }) => id === picked.value);
+  const body = () => ({ ...(kind === "run" ? {} : { kind }), tensor_id: picked.value, ...fields.body() });
+
+  function begin() {
+    const { front, first, words } = KINDS[kind];
+    fields = requestForm(available[kind], all, { front, skip: ["tensor_id", "kind"], onchange: changed });
+    if (from && kind === "run") fields.setSettings({ ...from.settings, name: from.name, initial: from.initial, mask: from.mask, fixed: from.fixed });
+    else fields.set({ ...first, ...(query.rank && { rank: Number(query.rank) }), ...entriesOf(tensor()) });
+    replace(formPlace, fields.element);
+    submit.textContent = words;
+    replace(problems);
+    changed();
+  }
+
+  let timer;
+  function changed() {
+    code.show(kind === "run" ? jobSnippets(body(), me()) : studySnippets(body(), me()));
+    clearTimeout(timer);
+    timer = setTimeout(() => (kind === "run" ? estimate() : replace(told, studySize(body()))), ESTIMATE_AFTER);
+  }
+
+  async function estimate() {
+    const asked = body();
+    if (asked.rank === undefined) return replace(told, h("p", { class: "soft" }, "Give a rank: the number of components that are allowed. Those that the data do not need go."));
+    try {
+      const found = await send("POST", "v1/jobs/estimate", { body: asked, signal });
+      if (signal.aborted || JSON.stringify(asked) !== JSON.stringify(body())) return null;
+      const left = fields.fail(found.refused);
+      return replace(told, memory(found), left.length ? problemNote({ title: "This would be refused.", message: "", errors: left }) : null);
+    } catch (error) {
+      if (signal.aborted) return null;
+      return replace(told, refused(error));
+    }
+  }
+
+  function refused(error) {
+    const left = fields.fail(error.errors ?? []);
+    return left.length || !error.errors?.length ? problemNote({ ...error, title: error.title, message: error.message, errors: left }) : h("p", { class: "bad" }, "See the fields in red.");
+  }
+
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    submit.disabled = true;
+    replace(problems);
+    try {
+      // The key makes a second press, or a repeated request, the same job.
+      const made = await send("POST", kind === "run" ? "v1/jobs" : "v1/studies", { body: body(), headers: { "Idempotency-Key": key(body()) }, signal });
+      go(kind === "run" ? `/jobs/${made.id}` : `/studies/${made.id}`);
+    } catch (error) {
+      if (signal.aborted) return;
+      replace(problems, refused(error));
+      fields.focusFirstError();
+    } finally {
+      submit.disabled = false;
+    }
+  });
+  picked.addEventListener("change", () => { keepQuery("/new", { tensor: picked.value, kind }); if (!from) fields.set(entriesOf(tensor())); changed(); });
+  signal.addEventListener("abort", () => clearTimeout(timer));
+
+  const titles = Object.fromEntries(Object.keys(available).map((name) => [name, KINDS[name].title]));
+  replace(main, h("div", { class: "heading" }, h("h1", {}, "New run"), Object.keys(titles).length > 1 && choice("Kind", titles, kind, (value) => { kind = value; keepQuery("/new", { tensor: picked.value, kind }); begin(); })),
+    tensors.length
+      ? h("div", { class: "wide-left" }, form, h("div", { class: "stack" }, card("What it needs", [], told), card("The same from a program", [], code.element)))
+      : h("p", { class: "note" }, "There is no tensor yet. ", h("a", { href: "#/" }, "Upload one, or take a sample.")));
+  if (tensors.length) begin();
+}
+
+const studySchemas = (all) => ({ choose: all.ChooseRequest, compare: all.CompareRequest });
+
+/** The newest tensors that are no masks, with the one that is asked for. */
+async function choices(wanted, signal) {
+  const { items } = await getJson("v1/tensors", { query: { limit: 200 }, signal });
+  if (wanted && !items.some(({ id }) => id === wanted)) items.unshift(await getJson(`v1/tensors/${encodeURIComponent(wanted)}`, { signal }));
+  return items.filter(({ dtype }) => dtype !== "bool");
+}
+
+/** What a tensor's entries ask for: it is said in the request, and can be taken back. */
+const entriesOf = (tensor) => ({ missing: tensor?.missing ? "nan" : undefined, negative: tensor?.negative ? "keep" : undefined });
+
+const keys = new Map();
+function key(asked) {
+  const text = JSON.stringify(asked);
+  if (!keys.has(text)) keys.set(text, Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join(""));
+  return keys.get(text);
+}
+
+function memory({ memory: { needed_bytes: needed, limit_bytes: limit } }) {
+  return h("p", {}, "At most ", h("strong", {}, bytes(needed)), ` of memory beside the tensor; a job may take ${bytes(limit)}.`);
+}
+
+function studySize(asked) {
+  const cells = ["ranks", "methods", "betas", "sparsities"].reduce((product, name) => product * Math.max(1, asked[name]?.length ?? 1), 1);
+  return asked.kind === "compare"
+    ? h("p", {}, h("strong", {}, count(cells * (asked.repeats ?? 1), "run")), `: ${count(cells, "cell")}, ${asked.repeats ?? 1} starts each. Others' jobs do not wait for them.`)
+    : h("p", {}, "Fits many models of falling size and tells how many components the data support, with the evidence. It says so where it is not sure.");
+}

@@ -1,0 +1,38 @@
+// Light, dark or as the system: set before the first paint, so that nothing flashes.
+// A plain script in the head; `window.ncpTheme` is its only name.
+(() => {
+  const STORED = "ncp-theme";
+  const CHOICES = ["system", "light", "dark"];
+  const stored = () => {
+    try {
+      return localStorage.getItem(STORED) ?? "system";
+    } catch {
+      return "system"; // storage is switched off
+    }
+  };
+  let choice = CHOICES.includes(stored()) ? stored() : "system";
+
+  function apply() {
+    const root = document.documentElement;
+    if (choice === "system") delete root.dataset.theme;
+    else root.dataset.theme = choice;
+    window.dispatchEvent(new Event("ncp-theme"));
+  }
+
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);
+  apply();
+  window.ncpTheme = {
+    get choice() {
+      return choice;
+    },
+    next() {
+      choice = CHOICES[(CHOICES.indexOf(choice) + 1) % CHOICES.length];
+      try {
+        localStorage.setItem(STORED, choice);
+      } catch {
+        // storage is switched off: the choice holds until the page is left
+      }
+      apply();
+    },
+  };
+})();

@@ -1,0 +1,114 @@
+"""The files of the page: read and compressed once, named by their content so that browsers may keep them."""
+
+import gzip
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from app.streaming.download import matches
+
+FOLDER = Path(__file__).parents[1] / "static"
+# Files of installed packages, below a name of their own: no copy of them is kept here.
+VENDORED = {"vendor/plotly.min.js": ("plotly", "package_data/plotly.min.js")}
+MEDIA_TYPES: Mapping[str, str] = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
+    ".woff2": "font/woff2",
+}
+COMPRESSED = frozenset({".css", ".html", ".js", ".json", ".svg"})
+# Below a version that is the digest of all files: what it names never changes. Without one a browser asks each time.
+IMMUTABLE, REVALIDATED = "public, max-age=31536000, immutable", "no-cache"
+
+
+class Asset(NamedTuple):
+    """A file, as it is and compressed; `packed` is None where that would not be smaller."""
+
+    content: bytes
+    packed: bytes | None
+    digest: str
+
+
+@lru_cache(maxsize=256)
+def _load(path: Path, _modified: int) -> Asset:
+    content = path.read_bytes()
+    packed = gzip.compress(content, mtime=0) if path.suffix in COMPRESSED else content
+    return Asset(content, packed if len(packed) < len(content) else None, hashlib.sha256(content).hexdigest())
+
+
+def load(path: Path) -> Asset:
+    """Read once, and again when the file has changed."""
+    return _load(path, path.stat().st_mtime_ns)
+
+
+def _paths() -> dict[str, Path]:
+    """Every file that may be asked for, by its name: no other path is ever opened."""
+    own = {str(path.relative_to(FOLDER)): path for path in sorted(FOLDER.rglob("*")) if path.suffix in MEDIA_TYPES}
+    return own | {name: _installed(*place) for name, place in VENDORED.items()}
+
+
+@lru_cache
+def _installed(package: str, name: str) -> Path:
+    """A file of a package, which is not imported for that."""
+    found = find_spec(package)
+    if found is None or found.origin is None:
+        raise FileNotFoundError(f"the package {package} is not installed")
+    return Path(found.origin).parent / name
+
+
+def version() -> str:
+    """Of all files together."""
+    digest = hashlib.sha256()
+    for name, path in _paths().items():
+        digest.update(f"{name} {load(path).digest}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def serve_page(request: Request, name: str, headers: Mapping[str, str]) -> Response:
+    """An HTML page, whose `"static/…` become `"static/<version>/…`; browsers ask each time whether it has changed."""
+    text = load(FOLDER / name).content.replace(b'"static/', f'"static/{version()}/'.encode())
+    packed, digest = gzip.compress(text, mtime=0), hashlib.sha256(text).hexdigest()
+    return _answer(request, Asset(text, packed, digest), ".html", {**headers, "Cache-Control": REVALIDATED})
+
+
+def serve_asset(request: Request, name: str) -> Response:
+    """A file by its name, with or without the version in front of it. An old version gives what there is now."""
+    paths, (first, _, rest) = _paths(), name.partition("/")
+    is_current = first == version()
+    path = paths.get(name) or paths.get(rest)
+    if path is None:
+        raise HTTPException(404)
+    headers = {"Cache-Control": IMMUTABLE if is_current else REVALIDATED}
+    return _answer(request, load(path), path.suffix, headers)
+
+
+def _answer(request: Request, asset: Asset, suffix: str, headers: Mapping[str, str]) -> Response:
+    packed = asset.packed if _takes_gzip(request.headers.get("accept-encoding", "")) else None
+    etag = f'"{asset.digest}{"" if packed is None else "-gzip"}"'
+    known = {**headers, "ETag": etag, "Vary": "Accept-Encoding"}
+    if matches(request.headers.get("if-none-match"), etag):
+        return Response(status_code=304, headers=known)
+    if packed is not None:
+        known["Content-Encoding"] = "gzip"
+    return Response(asset.content if packed is None else packed, headers=known, media_type=MEDIA_TYPES[suffix])
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Whether Accept-Encoding names gzip, and not with a weight of zero."""
+    for part in accepted.lower().split(","):
+        coding, _, weight = part.partition(";")
+        if coding.strip() == "gzip":
+            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False

@@ -1,0 +1,253 @@
+"""One reader of Redis per process for any number of subscribers; each gets what is recorded first, then live events."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import redis.exceptions
+from anyio import to_thread
+
+from app.streaming.sse import KEEP_ALIVE, RETRY, EncodedEvent, encode_event
+from worker.contract import Event
+from worker.errors import NotFound, Unavailable
+from worker.records.events import EventRecords, parse_event_id
+
+# A new subscription joins the read after this time at the latest.
+BLOCK_MILLISECONDS = 100
+BATCH = 1000
+RETRY_SECONDS = 1.0
+PAGE = 500
+# How often the caller of an open stream is identified again: a revoked key ends it.
+IDENTIFY_SECONDS = 20.0
+log = logging.getLogger("ncp.live")
+
+
+class EventSource(Protocol):
+    """What has events: jobs, or studies."""
+
+    def has_ended(self, id: str) -> bool: ...
+
+    def events_after(self, id: str, event_id: str | None = None, count: int = 1000) -> list[Event]:
+        """At most `count` events after the one with this id, in order, each exactly once."""
+
+
+class Subscription:
+    """One client's queue of events, bounded: on overflow it is emptied, and the client reads what is recorded."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._events: deque[EncodedEvent] = deque()
+        self._changed = asyncio.Event()
+        self._overflowed = False
+        self._waiting_since = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def put(self, events: Sequence[EncodedEvent]) -> None:
+        self._overflowed = self._overflowed or len(self._events) + len(events) > self._limit
+        if self._overflowed:
+            self._events.clear()
+        else:
+            self._events.extend(events)
+        self._changed.set()
+
+    def wake(self) -> None:
+        self._changed.set()
+
+    async def get(self, seconds: float) -> list[EncodedEvent]:
+        """The events that have come; none after so many seconds without any, an overflow or a wake-up."""
+        loop = asyncio.get_running_loop()
+        self._waiting_since = loop.time()
+        if self._timer is None:
+            self._timer = loop.call_later(seconds, self._check_silence, seconds)
+        await self._changed.wait()
+        self._changed.clear()
+        self._overflowed = False
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def _check_silence(self, seconds: float) -> None:
+        """Wake the client if nothing came. One timer, since setting one per event would cost more than the event."""
+        loop = asyncio.get_running_loop()
+        left = self._waiting_since + seconds - loop.time()
+        if left <= 0:
+            self.wake()
+        self._timer = loop.call_later(left if left > 0 else seconds, self._check_silence, seconds)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+@dataclass
+class Channel:
+    """A job with subscribers, and how far its stream in Redis was read."""
+
+    position: str
+    subscriptions: set[Subscription] = field(default_factory=set)
+
+
+class Broadcaster:
+    """Reads the streams of all jobs that have subscribers, and hands every event to each of them."""
+
+    def __init__(self, connection: redis.asyncio.Redis, events: EventRecords, buffer: int) -> None:
+        self.closed = False
+        self._redis = connection
+        self._events = events
+        self._buffer = buffer
+        self._channels: dict[str, Channel] = {}
+        self._subscribed = asyncio.Event()
+
+    @contextmanager
+    def subscribe(self, job_id: str, position: str) -> Iterator[Subscription]:
+        """Events from now on. `position` is where to begin if nobody else has subscribed to the job; what lies between
+        it and the first event is recorded already."""
+        channel = self._channels.setdefault(job_id, Channel(position))
+        channel.subscriptions.add(subscription := Subscription(self._buffer))
+        self._subscribed.set()
+        try:
+            yield subscription
+        finally:
+            subscription.close()
+            channel.subscriptions.discard(subscription)
+            if not channel.subscriptions:
+                self._channels.pop(job_id, None)
+
+    @property
+    def subscribers(self) -> int:
+        """How many clients are subscribed now."""
+        return sum(len(channel.subscriptions) for channel in self._channels.values())
+
+    def close(self) -> None:
+        """End every stream now: the server is stopping."""
+        self.closed = True
+        for channel in self._channels.values():
+            for subscription in channel.subscriptions:
+                subscription.wake()
+
+    async def run(self) -> None:
+        """Read until cancelled. While Redis is down the clients stay, and the read goes on where it was."""
+        while True:
+            await self._until_subscribed()
+            try:
+                await self._read()
+            except (redis.exceptions.RedisError, Unavailable) as error:
+                log.warning("cannot read events: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _until_subscribed(self) -> None:
+        while not self._channels:
+            self._subscribed.clear()
+            await self._subscribed.wait()
+
+    async def _read(self) -> None:
+        jobs = {self._events.stream_key(job_id): job_id for job_id in self._channels}
+        positions: dict[Any, Any] = {key: self._channels[job_id].position for key, job_id in jobs.items()}
+        answer: Any = await self._redis.xread(positions, count=BATCH, block=BLOCK_MILLISECONDS)
+        for key, entries in answer:
+            if entries[-1][1]["kind"] == "end":  # carries the job, which is read from Redis: in a thread
+                events = await to_thread.run_sync(self._encode, jobs[key], entries)
+            else:
+                events = self._encode(jobs[key], entries)
+            self._publish(jobs[key], entries[-1][0], events)
+
+    def _encode(self, job_id: str, entries: Sequence[tuple[str, dict[str, str]]]) -> list[EncodedEvent]:
+        """Nothing if the rest is in the store, or the job was deleted: whoever watches reads the record."""
+        if any(map(self._events.is_stored, (entry for _, entry in entries))):
+            return []
+        try:
+            return [encode_event(self._events.event(job_id, entry_id, entry)) for entry_id, entry in entries]
+        except NotFound:
+            return []
+
+    def _publish(self, job_id: str, position: str, events: Sequence[EncodedEvent]) -> None:
+        """Without events the subscribers read the record."""
+        channel = self._channels.get(job_id)
+        if channel is None:
+            return
+        channel.position = position
+        for subscription in channel.subscriptions:
+            subscription.put(events)
+
+
+class EventStream:
+    """The events of a job for one client. Whatever arrives twice is sent once: ids only grow."""
+
+    def __init__(
+        self,
+        source: EventSource,
+        broadcaster: Broadcaster,
+        job_id: str,
+        after: str,
+        keep_alive_seconds: float,
+        is_allowed: Callable[[], bool],
+    ) -> None:
+        """`is_allowed` tells whether the caller still may watch; it may block."""
+        self._source = source
+        self._broadcaster = broadcaster
+        self._job_id = job_id
+        self._position = after
+        self._place = parse_event_id(after)
+        self._silence_seconds = min(keep_alive_seconds, IDENTIFY_SECONDS)
+        self._is_allowed = is_allowed
+        self._identified_at = time.monotonic()
+        self._ended = False
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """What is recorded before subscribing, so that it does not fill the queue; then, while subscribed, what was
+        recorded in between, and again after every silence: an event that went astray is late, not lost."""
+        yield RETRY
+        async for text in self._recorded():
+            yield text
+        with self._broadcaster.subscribe(self._job_id, self._position) as subscription:
+            events: list[EncodedEvent] = []
+            while await self._goes_on():
+                if events:
+                    yield self._unseen(events)
+                else:
+                    yield KEEP_ALIVE
+                    async for text in self._recorded():
+                        yield text
+                events = [] if self._ended else await subscription.get(self._silence_seconds)
+
+    async def _goes_on(self) -> bool:
+        if self._ended or self._broadcaster.closed:
+            return False
+        now = time.monotonic()
+        if now - self._identified_at < IDENTIFY_SECONDS:
+            return True
+        self._identified_at = now
+        return await to_thread.run_sync(self._is_allowed)
+
+    async def _recorded(self) -> AsyncIterator[bytes]:
+        while await self._goes_on():
+            page = await to_thread.run_sync(self._next_page)
+            if not page:
+                return
+            yield self._unseen(page)
+
+    def _next_page(self) -> Sequence[EncodedEvent]:
+        """Nothing while Redis is down: the client stays, and the next silence asks again."""
+        try:
+            over = self._source.has_ended(self._job_id)  # asked first: then all events of an ended job are recorded
+            page = [encode_event(event) for event in self._source.events_after(self._job_id, self._position, PAGE)]
+            self._ended = over and not page
+            return page
+        except Unavailable as error:
+            log.warning("cannot read events: %s", error)
+            return []
+        except NotFound:
+            self._ended = True
+            return []
+
+    def _unseen(self, events: Sequence[EncodedEvent]) -> bytes:
+        fresh = [event for event in events if event.place > self._place]
+        if fresh:
+            last = fresh[-1]
+            self._position, self._place, self._ended = last.id, last.place, last.is_end
+        return b"".join([event.text for event in fresh])

@@ -1,0 +1,44 @@
+"""Server-sent events: an event as bytes, and the response that carries them."""
+
+from collections.abc import AsyncIterable
+from typing import NamedTuple
+
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from worker.contract import Event
+from worker.records.events import parse_event_id
+
+RETRY = b"retry: 1000\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
+HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+class EncodedEvent(NamedTuple):
+    """An event as it is sent, encoded once for all subscribers: for a thousand clients that is most of the work."""
+
+    place: tuple[int, int]
+    id: str
+    is_end: bool
+    text: bytes
+
+
+def encode_event(event: Event) -> EncodedEvent:
+    """The bytes of an event, whose payload is JSON on one line. (fastapi.sse.format_sse_event writes the id last.)"""
+    text = f"id: {event.id}\nevent: {event.kind}\ndata: {event.payload}\n\n".encode()
+    return EncodedEvent(parse_event_id(event.id), event.id, event.kind == "end", text)
+
+
+class EventSourceResponse(StreamingResponse):
+    """A response that is never cached or buffered. HEAD is answered at once: the body would last as long as the job."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterable[bytes]) -> None:
+        super().__init__(events, headers=HEADERS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "HEAD":
+            await Response(headers=dict(self.headers))(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)

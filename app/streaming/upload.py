@@ -1,0 +1,114 @@
+"""Receive an upload: stream the request body to the disk, counted, written and hashed in a thread."""
+
+import asyncio
+import base64
+import binascii
+import re
+import time
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+
+from anyio import to_thread
+from fastapi import Request
+
+from app.errors.exceptions import TooLarge, UnsupportedMedia
+from app.streaming.multipart import MAX_AROUND, FormFile
+from worker.errors import BadTensor
+from worker.operations.reservations import RENEWAL_SECONDS, Reservation
+from worker.store.protocol import Upload
+
+# Bytes per write: a change of thread per network packet would cost more than the write.
+CHUNK = 1 << 20
+DIGEST = re.compile(r"(?:^|,)\s*sha-256\s*=\s*:([^:]*):")
+
+
+def tensor_stream(request: Request) -> AsyncIterator[bytes] | FormFile:
+    """The tensor's bytes, from a raw body or a form."""
+    content_type = request.headers.get("content-type", "")
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise UnsupportedMedia("The body is compressed.", "send the .npy file as it is")
+    if content_type.lower().startswith("multipart/form-data"):
+        return FormFile(content_type, request.stream())
+    if content_type.lower().startswith(("multipart/", "application/json")):
+        raise UnsupportedMedia(
+            f"A body of type {content_type} is not a tensor.", "send application/octet-stream or multipart/form-data"
+        )
+    return request.stream()
+
+
+def declared_length(request: Request) -> int:
+    """The least size of the tensor by Content-Length; 0 without that header."""
+    declared = request.headers.get("content-length", "")
+    allowance = MAX_AROUND if request.headers.get("content-type", "").lower().startswith("multipart/") else 0
+    return max(0, int(declared) - allowance) if declared.isdecimal() else 0
+
+
+def check_length(length: int, limit: int | None) -> None:
+    """Raise TooLarge if the tensor is over the limit."""
+    if limit is not None and length > limit:
+        raise TooLarge(limit)
+
+
+def expected_sha256(request: Request) -> str | None:
+    """The digest in `Repr-Digest: sha-256=:…:` (RFC 9530) as hexadecimal; other algorithms are ignored."""
+    header = request.headers.get("repr-digest", "")
+    if "sha-256" not in header.lower():
+        return None
+    try:
+        found = DIGEST.search(header)
+        return base64.b64decode(found[1] if found else ":", validate=True).hex()
+    except binascii.Error as error:
+        raise BadTensor("Repr-Digest", "is not base64 between colons", "send sha-256=:BASE64:") from error
+
+
+async def receive(
+    stream: AsyncIterator[bytes] | FormFile, upload: Upload, limit: int | None, reservation: Reservation
+) -> None:
+    """Write the stream to the disk, as far as the reservation covers it.
+
+    While a thread writes and hashes one buffer, the other is filled: the two are all the memory that an upload takes.
+    """
+    filling, spare = bytearray(CHUNK), bytearray(CHUNK)
+    filled = size = 0
+    written_at = time.monotonic()
+    async with _WriteQueue() as writes:
+        async for piece in stream:
+            size += len(piece)
+            check_length(size, limit)
+            rest = memoryview(piece)
+            while rest:
+                taken = rest[: CHUNK - filled]
+                filling[filled : filled + len(taken)] = taken
+                filled, rest = filled + len(taken), rest[len(taken) :]
+                if filled == CHUNK or time.monotonic() - written_at > RENEWAL_SECONDS:  # a slow one holds it, too
+                    await writes.next(partial(_write, upload, memoryview(filling)[:filled], reservation))
+                    filling, spare, filled = spare, filling, 0
+                    written_at = time.monotonic()
+        await writes.next(partial(_write, upload, memoryview(filling)[:filled], reservation))
+
+
+class _WriteQueue:
+    """One write at a time, in a thread. On exit none is running, so that the file may be closed."""
+
+    def __init__(self) -> None:
+        self._running: asyncio.Future[None] | None = None
+
+    async def __aenter__(self) -> "_WriteQueue":
+        return self
+
+    async def next(self, write: Callable[[], None]) -> None:
+        await self._finish_write()
+        self._running = asyncio.ensure_future(to_thread.run_sync(write))
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._finish_write()
+
+    async def _finish_write(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await running
+
+
+def _write(upload: Upload, content: memoryview, reservation: Reservation) -> None:
+    reservation.cover(upload.nbytes + len(content), upload.nbytes)
+    upload.write(content)

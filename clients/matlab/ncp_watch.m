@@ -1,0 +1,65 @@
+function [job, history] = ncp_watch(job, varargin)
+%NCP_WATCH Wait until a job has ended; return its record and its history, a struct array with one entry per iteration.
+%   [job, history] = ncp_watch(job) takes a job's record or id. 'progress' may be true, to print a line now and then,
+%   false, or a function that is called with each iteration's numbers. 'timeout' is in seconds; the job goes on.
+%   'url' and 'key' name the server as in NCP. A server that is away is asked again for ten minutes.
+  [server, options] = ncp_options(varargin);
+  [progress, options] = ncp_take(options, 'progress', false);
+  [timeout, ~] = ncp_take(options, 'timeout', Inf);
+  if isstruct(job)
+    job = job.id;
+  end
+  id = char(job);
+  history = [];
+  began = tic();
+  told = tic();
+  pause_seconds = 0.1;
+  while true
+    job = ncp_request(server, 'GET', ['/v1/jobs/' ncp_escape(id)]);  % asked first: then its history is whole
+    rows = later_rows(server, id, history);
+    for place = 1:numel(rows)
+      if isa(progress, 'function_handle')
+        progress(rows(place));
+      end
+    end
+    history = joined(history, rows);
+    if ~isempty(rows) && isequal(progress, true) && toc(told) > 2
+      told = tic();
+      fprintf('iteration %d, objective %.6g, relative error %.6f\n', ...
+              rows(end).iteration, rows(end).objective, rows(end).relative_error);
+    end
+    if any(strcmp(job.state, {'succeeded', 'failed', 'cancelled'}))
+      return
+    end
+    if toc(began) > timeout
+      error('ncp:timeout', 'job %s has not ended within %g s; it goes on on the server', id, timeout);
+    end
+    pause(pause_seconds);
+    pause_seconds = min(1, 1.5 * pause_seconds);
+  end
+end
+
+function rows = later_rows(server, id, history)
+  last = 0;
+  if ~isempty(history)
+    last = history(end).iteration;
+  end
+  rows = [];
+  more = true;
+  while more
+    [page, headers] = ncp_request(server, 'GET', sprintf('/v1/jobs/%s/history?after=%d', ncp_escape(id), last));
+    rows = joined(rows, page(:));
+    more = ~isempty(page) && ~isempty(regexpi(headers, '^link:.*rel="?next"?', 'once', 'lineanchors', 'dotexceptnewline'));
+    if more
+      last = rows(end).iteration;
+    end
+  end
+end
+
+function rows = joined(rows, more)
+  if isempty(rows)
+    rows = more;
+  elseif ~isempty(more)
+    rows = [rows; more];
+  end
+end

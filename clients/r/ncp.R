@@ -1,0 +1,251 @@
+# A client of a sparse-ncp server for R: source("ncp.R"), with httr2 and jsonlite installed.
+#
+#   r <- ncp(X, rank = 8, sparsity = 0.02)   # upload, submit, wait
+#   r$factors                                # a list with one matrix per mode, length x rank
+#   r$job                                    # the job's record
+#
+# The single steps: ncp_upload, ncp_submit, ncp_watch, ncp_history, ncp_factors, ncp_cancel, ncp_delete. Every field of a
+# job can be given by its name. The server is `url` and `key`, else NCP_URL and NCP_KEY, else what `ncp login` stored.
+
+ncp <- function(x, rank, ..., axes = NULL, name = NULL, progress = interactive(), url = NULL, key = NULL) {
+  tensor <- ncp_upload(x, name = name, axes = axes, url = url, key = key)
+  job <- ncp_submit(tensor, rank, ..., name = name, url = url, key = key)
+  job <- ncp_watch(job, progress = progress, url = url, key = key)
+  if (job$state != "succeeded") {
+    words <- if (is.null(job$error)) sprintf("job %s is %s", job$id, job$state)
+             else sprintf("job %s failed: %s (%s)", job$id, job$error$message, job$error$remedy)
+    .ncp_stop("job_failed", words, job = job)
+  }
+  list(factors = ncp_factors(job, url = url, key = key), job = job, tensor = tensor)
+}
+
+# An array, or the name of a .npy file. `axes` is a list with list(name =, unit =, values =) per mode.
+ncp_upload <- function(x, name = NULL, axes = NULL, url = NULL, key = NULL) {
+  path <- x
+  if (!is.character(x)) {
+    path <- tempfile(fileext = ".npy")
+    on.exit(unlink(path))
+    ncp_write_npy(x, path)
+  } else if (!file.exists(x)) {
+    .ncp_stop("no_file", sprintf("there is no file %s", x))
+  }
+  request <- httr2::req_url_query(.ncp_request("/v1/tensors", url, key), name = name)
+  request <- httr2::req_body_file(request, path, type = "application/octet-stream")
+  tensor <- .ncp_json(.ncp_perform(request, repeatable = FALSE))
+  if (!is.null(axes)) {
+    labels <- lapply(axes, function(axis) {
+      if (!is.null(axis$values)) axis$values <- as.list(axis$values)  # a list, of one value too
+      axis
+    })
+    request <- httr2::req_method(.ncp_request(paste0("/v1/tensors/", tensor$id, "/axes"), url, key), "PUT")
+    .ncp_perform(.ncp_body(request, labels))
+    tensor <- .ncp_json(.ncp_perform(.ncp_request(paste0("/v1/tensors/", tensor$id), url, key)))
+  }
+  tensor
+}
+
+# A tensor's record or id. `stop` is a list, `initial` a job or its id; vectors of two and more are lists in JSON.
+ncp_submit <- function(tensor, rank, ..., url = NULL, key = NULL) {
+  fields <- c(list(tensor_id = .ncp_id(tensor), rank = rank), list(...))
+  if (is.null(fields$method) && is.null(fields$preset)) fields$preset <- "recommended"
+  if (!is.null(fields$initial)) fields$initial <- list(job_id = .ncp_id(fields$initial))
+  # The same key for every repeat: a submission whose answer was lost is still one job.
+  once <- paste0(basename(tempfile("r")), format(Sys.time(), "%s%OS6"), Sys.getpid())
+  request <- httr2::req_headers(.ncp_request("/v1/jobs", url, key), "Idempotency-Key" = once)
+  .ncp_json(.ncp_perform(.ncp_body(request, fields[!vapply(fields, is.null, NA)])))
+}
+
+# Wait until a job has ended. `progress` may be TRUE, for a line now and then, or a function of the new rows.
+ncp_watch <- function(job, progress = FALSE, timeout = Inf, url = NULL, key = NULL) {
+  id <- .ncp_id(job)
+  began <- proc.time()[["elapsed"]]
+  told <- began
+  last <- 0
+  pause <- 0.1
+  repeat {
+    job <- .ncp_json(.ncp_perform(.ncp_request(.ncp_path("/v1/jobs", id), url, key)))
+    now <- proc.time()[["elapsed"]]
+    if (is.function(progress) || (isTRUE(progress) && now - told > 2)) {
+      rows <- ncp_history(id, after = last, url = url, key = key)
+      if (nrow(rows) > 0) {
+        row <- rows[nrow(rows), ]
+        last <- row$iteration
+        if (is.function(progress)) progress(rows)
+        else message(sprintf("iteration %d, objective %.6g, relative error %.6f",
+                             row$iteration, row$objective, row$relative_error))
+      }
+      told <- now
+    }
+    if (job$state %in% c("succeeded", "failed", "cancelled")) return(job)
+    if (now - began > timeout) {
+      .ncp_stop("timeout", sprintf("job %s has not ended within %g s; it goes on on the server", id, timeout))
+    }
+    Sys.sleep(pause)
+    pause <- min(1, 1.5 * pause)
+  }
+}
+
+# The numbers of every iteration after `after`, as a data frame.
+ncp_history <- function(job, after = 0, url = NULL, key = NULL) {
+  path <- paste0(.ncp_path("/v1/jobs", .ncp_id(job)), "/history")
+  pages <- list()
+  repeat {
+    answer <- .ncp_perform(httr2::req_url_query(.ncp_request(path, url, key), after = after))
+    page <- jsonlite::fromJSON(httr2::resp_body_string(answer))
+    if (length(page) > 0) {
+      pages[[length(pages) + 1]] <- page
+      after <- page$iteration[nrow(page)]
+    }
+    link <- httr2::resp_header(answer, "link")
+    if (length(page) == 0 || is.null(link) || !grepl("rel=\"?next", link)) break
+  }
+  if (length(pages) == 0) return(data.frame(iteration = integer(), objective = numeric(), relative_error = numeric()))
+  do.call(rbind, pages)
+}
+
+# A list with one matrix per mode; while the job runs, those of its last checkpoint.
+ncp_factors <- function(job, url = NULL, key = NULL) {
+  file <- tempfile(fileext = ".npz")
+  folder <- tempfile("factors")
+  on.exit(unlink(c(file, folder), recursive = TRUE))
+  path <- paste0(.ncp_path("/v1/jobs", .ncp_id(job)), "/factors")
+  writeBin(httr2::resp_body_raw(.ncp_perform(.ncp_request(path, url, key))), file)
+  names <- grep("^A[0-9]+[.]npy$", utils::unzip(file, list = TRUE)$Name, value = TRUE)
+  utils::unzip(file, files = names, exdir = folder)
+  lapply(seq_along(names), function(mode) ncp_read_npy(file.path(folder, sprintf("A%d.npy", mode))))
+}
+
+ncp_cancel <- function(job, url = NULL, key = NULL) {
+  request <- .ncp_request(paste0(.ncp_path("/v1/jobs", .ncp_id(job)), "/cancel"), url, key)
+  .ncp_json(.ncp_perform(httr2::req_method(request, "POST")))
+}
+
+# Delete an ended job with its factors.
+ncp_delete <- function(job, url = NULL, key = NULL) {
+  request <- .ncp_request(.ncp_path("/v1/jobs", .ncp_id(job)), url, key)
+  invisible(.ncp_perform(httr2::req_method(request, "DELETE"), repeatable = FALSE))
+}
+
+# Write an array of any order as .npy, in Fortran order: as it lies in memory.
+ncp_write_npy <- function(x, path) {
+  if (!(is.double(x) || is.integer(x) || is.logical(x)) || is.factor(x)) {
+    .ncp_stop("not_a_tensor", sprintf("a tensor is an array of real numbers, not %s", class(x)[1]))
+  }
+  if (!is.double(x) && anyNA(x)) x <- x + 0  # R's own mark for a missing integer becomes NaN
+  shape <- if (is.null(dim(x))) length(x) else dim(x)
+  type <- if (is.double(x)) "<f8" else if (is.integer(x)) "<i4" else "|b1"
+  header <- sprintf("{'descr': '%s', 'fortran_order': True, 'shape': (%s,), }", type,
+                    paste(format(shape, scientific = FALSE, trim = TRUE), collapse = ", "))
+  header <- paste0(header, strrep(" ", 63 - (10 + nchar(header)) %% 64), "\n")
+  file <- file(path, "wb")
+  on.exit(close(file))
+  writeBin(as.raw(c(0x93, utf8ToInt("NUMPY"), 1, 0)), file)
+  writeBin(nchar(header), file, size = 2, endian = "little")
+  writeBin(charToRaw(header), file)
+  step <- 2^22  # no second copy of a large array
+  for (first in seq(1, max(1, length(x)), by = step)) {
+    part <- x[first:min(length(x), first + step - 1)]
+    writeBin(if (is.logical(x)) as.raw(part) else as.vector(part), file, endian = "little")
+  }
+}
+
+# Read a .npy file of floating-point numbers or integers.
+ncp_read_npy <- function(path) {
+  file <- file(path, "rb")
+  on.exit(close(file))
+  start <- readBin(file, "raw", 8)
+  if (!identical(start[1:6], as.raw(c(0x93, utf8ToInt("NUMPY"))))) .ncp_stop("not_npy", sprintf("%s is not .npy", path))
+  size <- readBin(file, "integer", 1, size = if (start[7] == as.raw(1)) 2 else 4, signed = start[7] != as.raw(1),
+                  endian = "little")
+  header <- rawToChar(readBin(file, "raw", size))
+  type <- sub(".*'descr': '([^']*)'.*", "\\1", header)
+  shape <- as.numeric(regmatches(s <- sub(".*'shape': \\(([^)]*)\\).*", "\\1", header), gregexpr("[0-9]+", s))[[1]])
+  kind <- if (grepl("f", type)) "numeric" else "integer"
+  endian <- if (startsWith(type, ">")) "big" else "little"
+  width <- as.integer(sub("^.*?([0-9]+)$", "\\1", type))
+  values <- readBin(file, kind, prod(shape), size = width, endian = endian)
+  if (grepl("'fortran_order': True", header)) array(values, shape) else aperm(array(values, rev(shape)))
+}
+
+.ncp_stop <- function(kind, words, ...) {
+  stop(structure(class = c(paste0("ncp_", kind), "ncp_error", "error", "condition"),
+                 list(message = words, call = NULL, ...)))
+}
+
+.ncp_id <- function(thing) if (is.list(thing)) thing$id else thing
+
+.ncp_path <- function(collection, id) paste0(collection, "/", utils::URLencode(id, reserved = TRUE))
+
+# Numbers alone are numbers, vectors lists; NULL inside stays null.
+.ncp_body <- function(request, value) {
+  text <- jsonlite::toJSON(value, auto_unbox = TRUE, digits = NA, null = "null", na = "null")
+  httr2::req_body_raw(request, as.character(text), type = "application/json")
+}
+
+.ncp_json <- function(answer) jsonlite::fromJSON(httr2::resp_body_string(answer), simplifyDataFrame = FALSE)
+
+.ncp_server <- function(url, key) {
+  stored <- list(url = "http://127.0.0.1:8000", key = "")
+  folder <- Sys.getenv("XDG_CONFIG_HOME", file.path(path.expand("~"), ".config"))
+  path <- file.path(folder, "ncp", "config.toml")
+  if (file.exists(path)) {
+    for (line in grep("^(url|key) *= *\"", readLines(path, warn = FALSE), value = TRUE)) {
+      stored[[sub(" *=.*", "", line)]] <- jsonlite::fromJSON(paste0("[", sub("^[^=]*= *", "", line), "]"))
+    }
+  }
+  if (is.null(url)) url <- Sys.getenv("NCP_URL", stored$url)
+  url <- sub("/+(v1/*)?$", "", url)
+  if (is.null(key)) key <- Sys.getenv("NCP_KEY", if (url == stored$url) stored$key else "")  # to no other server
+  if (!grepl("^https?://[^ /]+", url)) {
+    .ncp_stop("usage", sprintf("'%s' is not the address of a server; give one such as http://127.0.0.1:8000", url))
+  }
+  list(url = url, key = key)
+}
+
+.ncp_request <- function(path, url, key) {
+  server <- .ncp_server(url, key)
+  request <- httr2::req_error(httr2::request(paste0(server$url, path)), is_error = function(answer) FALSE)
+  if (nzchar(server$key)) request <- httr2::req_headers(request, Authorization = paste("Bearer", server$key), .redact = "Authorization")
+  request
+}
+
+# A request and its answer. It is repeated while a server that was there is away, for ten minutes, if that does no harm.
+.ncp_reached <- new.env()
+.ncp_perform <- function(request, repeatable = TRUE) {
+  server <- sub("/v1/.*", "", request$url)
+  began <- proc.time()[["elapsed"]]
+  pause <- 0.2
+  repeat {
+    answer <- tryCatch(httr2::req_perform(request), error = identity)
+    failed <- inherits(answer, "error")
+    status <- if (failed) 0 else httr2::resp_status(answer)
+    known <- exists(server, envir = .ncp_reached)
+    if (!failed) assign(server, TRUE, envir = .ncp_reached)
+    too_fast <- status == 429 && grepl(":too-fast", httr2::resp_body_string(answer), fixed = TRUE)
+    again <- too_fast || (status %in% c(0, 502, 503, 504) && repeatable && known)
+    if (!again || proc.time()[["elapsed"]] - began > 600) break
+    wait <- if (failed) NULL else httr2::resp_header(answer, "retry-after")
+    Sys.sleep(max(pause, as.numeric(wait)))
+    pause <- min(5, 2 * pause)
+  }
+  if (failed) {
+    reason <- conditionMessage(if (is.null(answer$parent)) answer else answer$parent)
+    .ncp_stop("unavailable", sprintf("no server answers at %s: %s", server, reason))
+  }
+  if (status >= 300) .ncp_refuse(server, answer)
+  answer
+}
+
+# Refusals become errors with the server's words.
+.ncp_refuse <- function(server, answer) {
+  status <- httr2::resp_status(answer)
+  if (!identical(httr2::resp_content_type(answer), "application/problem+json")) {
+    .ncp_stop("unavailable", sprintf("what answers at %s is not a sparse-ncp server (HTTP %d)", server, status))
+  }
+  problem <- .ncp_json(answer)
+  words <- vapply(problem$errors, function(one) sprintf("%s: %s (%s)", one$field, one$problem, one$remedy), "")
+  if (length(words) == 0) words <- paste0(problem$detail, if (!is.null(problem$remedy)) sprintf(" (%s)", problem$remedy))
+  kinds <- c("401" = "unauthorized", "404" = "not_found", "429" = "rate_limited", "503" = "unavailable")
+  kind <- kinds[as.character(status)]
+  .ncp_stop(if (is.na(kind)) "refused" else kind, paste(words, collapse = "; "), problem = problem)
+}

@@ -1,0 +1,68 @@
+"""A client of a sparse-ncp server. It speaks HTTP and imports nothing of the server.
+
+    from ncp_client import Client
+
+    with Client() as client:
+        result = client.decompose(array, rank=8, sparsity=0.02)
+
+Every name is imported when it is first used: `ncp serve` comes through this package and needs none of them.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ncp_client.client import Client
+    from ncp_client.http.config import ConfigError
+    from ncp_client.http.errors import (
+        FieldError,
+        JobFailed,
+        NcpError,
+        NotFound,
+        RateLimited,
+        Refused,
+        ServerUnavailable,
+        Unauthorized,
+    )
+    from ncp_client.job import History, Job, Progress
+    from ncp_client.result import Result
+    from ncp_client.study import Study
+    from ncp_client.tensor import Tensor
+
+__all__ = [
+    "Client",
+    "ConfigError",
+    "FieldError",
+    "History",
+    "Job",
+    "JobFailed",
+    "NcpError",
+    "NotFound",
+    "Progress",
+    "RateLimited",
+    "Refused",
+    "Result",
+    "ServerUnavailable",
+    "Study",
+    "Tensor",
+    "Unauthorized",
+]
+
+_MODULE_OF = {
+    "Client": "client",
+    "ConfigError": "http.config",
+    "History": "job",
+    "Job": "job",
+    "Progress": "job",
+    "Result": "result",
+    "Study": "study",
+    "Tensor": "tensor",
+}
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for known otherwise
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module 'ncp_client' has no attribute {name!r}")
+        return getattr(import_module(f"ncp_client.{_MODULE_OF.get(name, 'http.errors')}"), name)

@@ -1,0 +1,91 @@
+"""All commands as one typer application, and what their failures look like."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from io import TextIOWrapper
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from ncp_client.cli import jobs, studies, tensors
+from ncp_client.cli.demo import demo
+from ncp_client.cli.login import login
+from ncp_client.cli.names import OWN, joined_commands
+from ncp_client.http.errors import JobFailed, NcpError, ServerUnavailable
+
+FAILED, REFUSED, UNAVAILABLE = 1, 2, 3
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "upload": tensors.upload,
+    "submit": jobs.submit,
+    "watch": jobs.watch,
+    "jobs": jobs.list_jobs,
+    "study": studies.study,
+    "studies": studies.list_studies,
+    "show": jobs.show,
+    "cancel": jobs.cancel,
+    "delete": jobs.delete,
+    "download": jobs.download,
+    "tensors": tensors.list_tensors,
+    "methods": jobs.methods,
+    "login": login,
+    "synth": tensors.synth,
+    "plot": jobs.plot,
+    "demo": demo,
+}
+CODES = f"{FAILED} the job failed or was cancelled, {REFUSED} refused, {UNAVAILABLE} no server, 130 interrupted"
+
+
+class Commands(TyperGroup):
+    """This client's commands, then those that other packages join."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*OWN, *sorted(joined_commands())]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in OWN or cmd_name not in joined_commands():
+            return super().get_command(ctx, cmd_name)
+        group: Any = typer.main.get_command(joined_commands()[cmd_name].load().app)
+        return group.get_command(ctx, cmd_name)
+
+
+def application(names: Sequence[str]) -> typer.Typer:
+    """These of our own commands. typer builds a validator for every option of all, which takes a tenth of a second."""
+    app = typer.Typer(
+        cls=Commands,
+        help="Decompose tensors on a sparse-ncp server; where the server is installed, run one.",
+        epilog=f"Exit codes: {CODES}.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None,  # plain text; and rich takes longer to load than all the rest
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(lambda: None)  # else one command alone would be no group
+    for name in names:
+        app.command(name)(COMMANDS[name])
+    return app
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a letter gets a question mark
+    app = application(arguments[:1] if arguments and arguments[0] in OWN else OWN)
+    try:
+        return app(arguments, prog_name="ncp", standalone_mode=False) or 0
+    except typer.TyperException as error:
+        command = getattr(error, "ctx", None)  # a wrong option knows whose it was
+        hint = f" (see {command.command_path} --help)" if command else ""
+        return _refuse(error.format_message() + hint, error.exit_code)
+    except (typer.Abort, KeyboardInterrupt):
+        return _refuse("interrupted", jobs.INTERRUPTED)
+    except OSError as error:
+        return _refuse(f"{error.filename}: {error.strerror}" if error.filename else error, REFUSED)
+    except (NcpError, TypeError, ValueError) as error:
+        codes = {ServerUnavailable: UNAVAILABLE, JobFailed: FAILED}
+        return _refuse(error, codes.get(type(error), REFUSED))
+
+
+def _refuse(reason: object, exit_code: int) -> int:
+    print(f"ncp: {reason}", file=sys.stderr)
+    return exit_code

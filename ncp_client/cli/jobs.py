@@ -1,0 +1,221 @@
+"""Commands about jobs: submit, watch, jobs, show, cancel, delete, download, plot, methods."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ncp_client.cli.options import JobId, Json, Key, Url, with_options
+from ncp_client.cli.output import print_jobs, print_json, print_record, print_result, print_table
+from ncp_client.client import Client
+from ncp_client.fields import JobFields
+from ncp_client.http.errors import JobFailed, NotFound
+from ncp_client.job import Job, file_format
+from ncp_client.study import Study
+from ncp_client.tensor import Tensor
+
+INTERRUPTED = 130
+ENDINGS = {None: "npz", "csv": "zip"}
+Id = Annotated[str, typer.Argument(metavar="ID", help="of a job, a study or a tensor")]
+Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="ids of jobs, studies or tensors")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="write the factors to this file once it has ended")]
+Ask = Annotated[int, typer.Option("--rank", help="number of components allowed")]
+Source = Annotated[str, typer.Argument(metavar="TENSOR", help="a .npy file, - for standard input, or a tensor's id")]
+Watch = Annotated[bool, typer.Option("--watch", help="show its progress until it ends")]
+State = Annotated[str | None, typer.Option(help="only jobs in this state")]
+Method = Annotated[str | None, typer.Option(help="only jobs of this method")]
+OnTensor = Annotated[str | None, typer.Option("--tensor", help="only jobs on the tensor with this id")]
+Limit = Annotated[int, typer.Option(min=0, help="the newest so many; 0 for all")]
+
+
+@with_options(JobFields)
+def submit(
+    source: Source,
+    rank: Ask,
+    watch: Watch = False,
+    output: Output = None,
+    as_json: Json = False,
+    url: Url = None,
+    key: Key = None,
+    fields: Any = None,
+) -> None:
+    """Queue the decomposition of a tensor. It is uploaded if the server does not have it."""
+    if output:
+        _check_output(output)
+    with Client(url, key) as client:
+        job = client.submit(tensor_of(client, source, fields.get("name")), rank, **fields)
+        if not (watch or output):
+            print_json(job.record) if as_json else print(job.id)
+            return
+        _follow(job, as_json and watch, quiet=not watch)
+        if output and job.record["result"]:
+            job.download(output)
+        _conclude(job, as_json)
+
+
+def _check_output(path: Path) -> None:
+    """Refuse now what could not be written after hours."""
+    file_format(path)
+    if not path.absolute().parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent} to write {path.name} to")
+
+
+def tensor_of(client: Client, source: str, name: str | None) -> Tensor:
+    """The tensor with this id, or of this file, uploaded unless the server has it."""
+    from ncp_client.progress import upload_bar
+
+    path = Path(source)
+    if source != "-" and not path.exists() and "." not in path.name and path.name == source:
+        return client.tensor(source)
+    with upload_bar() as advance:
+        if source == "-":
+            return client.upload(sys.stdin.buffer, name, progress=advance)
+        return client.upload(path, name or path.name, progress=advance)
+
+
+def watch(job_id: JobId, as_json: Json = False, url: Url = None, key: Key = None) -> None:
+    """Follow a job to its end, from its first iteration. Ctrl-C leaves it running."""
+    with Client(url, key) as client:
+        job = client.job(job_id)
+        _follow(job, as_json)
+        _conclude(job, as_json)
+
+
+def _follow(job: Job, as_json: bool, quiet: bool = False) -> None:
+    with _left_running(job):
+        if as_json:
+            for row in job.watch():
+                print(json.dumps(row._asdict()), flush=True)
+        elif quiet:
+            job.wait()
+        else:
+            from ncp_client.progress import watch_live
+
+            watch_live(job)
+
+
+@contextmanager
+def _left_running(job: Job) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(
+            f"ncp: job {job.id} goes on on the server; ncp watch {job.id} joins again, ncp cancel {job.id} ends it",
+            file=sys.stderr,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _conclude(job: Job, as_json: bool) -> None:
+    if as_json:
+        print_json(job.record)
+    else:
+        print_result(job)
+    if job.state != "succeeded":
+        raise JobFailed(job.record)
+
+
+def list_jobs(
+    state: State = None,
+    method: Method = None,
+    tensor: OnTensor = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """List your jobs, newest first."""
+    with Client(url, key) as client:
+        jobs = list(islice(client.jobs(state, method, tensor), limit or None))
+    print_json([job.record for job in jobs]) if as_json else print_jobs(jobs)
+
+
+def show(identifier: Id, as_json: Json = False, url: Url = None, key: Key = None) -> None:
+    """Show all that is known of a job, a study or a tensor."""
+    with Client(url, key) as client:
+        record = _either(client, identifier).record
+    print_json(record) if as_json else print_record(record)
+
+
+def _either(client: Client, identifier: str) -> Job | Study | Tensor:
+    for find in (client.job, client.get_study, client.tensor):
+        try:
+            return find(identifier)
+        except NotFound:
+            continue
+    told = {"detail": f"there is no job, study or tensor {identifier}"}
+    raise NotFound({"status": 404, "remedy": "see ncp jobs, ncp studies and ncp tensors", **told})
+
+
+def cancel(job_id: JobId, as_json: Json = False, url: Url = None, key: Key = None) -> None:
+    """End a job within one sweep, or a study. What was computed stays."""
+    with Client(url, key) as client:
+        found = _either(client, job_id)
+        if isinstance(found, Tensor):
+            raise NotFound({"status": 404, "detail": f"there is no job or study {job_id}", "remedy": "see ncp jobs"})
+        record = found.cancel().record
+    if as_json:
+        print_json(record)
+
+
+def delete(ids: Ids, as_json: Json = False, url: Url = None, key: Key = None) -> None:
+    """Delete ended jobs and studies, or unused tensors."""
+    with Client(url, key) as client:
+        for identifier in ids:
+            _either(client, identifier).delete()
+    if as_json:
+        print_json({"deleted": ids})
+
+
+def download(
+    job_id: JobId,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="the file; JOB.npz if left out")] = None,
+    format: Annotated[str | None, typer.Option(help="npz, mat, csv or nc; the file's ending if left out")] = None,
+    mode: Annotated[int | None, typer.Option(help="only the factor of this mode, counted from 1")] = None,
+    scale: Annotated[str | None, typer.Option(help="none, unit or max: how columns are scaled")] = None,
+    order: Annotated[str | None, typer.Option(help="none or share: the largest component first")] = None,
+    zeros: Annotated[str | None, typer.Option(help="keep or drop components that vanished")] = None,
+    as_json: Json = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Download the factors of a job, partial ones while it runs. The file is whole or not there."""
+    with Client(url, key) as client:
+        job = client.job(job_id)
+        target = output or Path(
+            f"{job.id}-A{mode}.{format or 'npy'}" if mode else f"{job.id}.{ENDINGS.get(format, format)}"
+        )
+        job.download(target, format, mode, scale, order, zeros)
+    print_json({"path": str(target)}) if as_json else print(target)
+
+
+def plot(
+    job_id: JobId,
+    output: Annotated[Path, typer.Option("--output", "-o", help="the picture; its ending tells the format")],
+    as_json: Json = False,
+    url: Url = None,
+    key: Key = None,
+) -> None:
+    """Draw the components of an ended job."""
+    with Client(url, key) as client:
+        client.job(job_id).result.plot(output)
+    print_json({"path": str(output)}) if as_json else print(output)
+
+
+def methods(as_json: Json = False, url: Url = None, key: Key = None) -> None:
+    """List the methods of the server."""
+    with Client(url, key) as client:
+        found = client.methods()
+    if as_json:
+        print_json(found)
+    else:
+        rows = [
+            (one["name"], "yes" if one["monotone"] else "no", "yes" if one["exact"] else "no", one["title"])
+            for one in found
+        ]
+        print_table(("METHOD", "NEVER RISES", "EXACT BLOCKS", "TITLE"), rows)

@@ -1,0 +1,78 @@
+"""Options that commands share; every field of a job or a study as an option."""
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import typer
+
+from ncp_client.fields import StopFields
+
+Url = Annotated[str | None, typer.Option("--url", help="of the server (NCP_URL, or what ncp login stored)")]
+Key = Annotated[str | None, typer.Option("--key", help="to call it with (NCP_KEY, or what ncp login stored)")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
+JobId = Annotated[str, typer.Argument(metavar="JOB", help="the id of a job")]
+
+
+def with_options(fields: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command every one of these fields as an option, in place of its parameter `fields`."""
+    return partial(_with_options, fields)
+
+
+def _with_options(known: type, command: Callable[..., None]) -> Callable[..., None]:
+    own = inspect.signature(command, eval_str=True).parameters
+    options = {**_options(known), **_options(StopFields)}
+    del options["stop"]
+
+    @wraps(command)
+    def with_fields(**given: Any) -> None:
+        asked = {name: given.pop(name) for name in options}
+        fields = {name: _value(options[name], text) for name, text in asked.items() if text is not None}
+        stop = {name: fields.pop(name) for name in StopFields.__annotations__ if name in fields}
+        command(**given, fields={**fields, **({"stop": stop} if stop else {})})
+
+    kept = [parameter for name, parameter in own.items() if name != "fields"]
+    added = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, _option(name, help)]
+        )
+        for name, (_, help) in options.items()
+    ]
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in kept] + added
+    with_fields.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_fields.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_fields
+
+
+def _options(fields: type) -> dict[str, tuple[Any, str]]:
+    """Type and help of every field."""
+    hints = get_type_hints(fields, include_extras=True)
+    return {name: get_args(hint) for name, hint in hints.items()}
+
+
+def _option(name: str, help: str) -> Any:
+    return typer.Option(f"--{name.replace('_', '-')}", metavar="VALUE", help=help, show_default=False)
+
+
+def _value(option: tuple[Any, str], text: str) -> Any:
+    """JSON, unless the field takes any text: an id may look like a number. The server refuses what does not fit."""
+    entry = _entry(option[0])
+    if entry is not None and not text.startswith("["):
+        return [_value((entry, ""), part.strip()) for part in text.split(",")]
+    kinds = get_args(option[0]) or (option[0],)
+    if str in kinds and not text.startswith("{"):
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _entry(hint: Any) -> Any | None:
+    """What a field holds that takes a list and nothing else; None for any other."""
+    kinds = (hint,) if get_origin(hint) is Sequence else get_args(hint)
+    if float in kinds:
+        return None
+    return next((get_args(kind)[0] for kind in kinds if get_origin(kind) is Sequence), None)

@@ -1,0 +1,136 @@
+"""What commands print: plain tables and JSON, the same on a terminal and in a pipe."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from ncp_client.job import Job
+from ncp_client.study import Study
+from ncp_client.tensor import Tensor
+
+# Means in the table of a study, and how they are written.
+SHOWN = (("objective", ".6g"), ("relative_error", ".6f"), ("components", ".3g"), ("factor_match", ".3f"))
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False), flush=True)
+
+
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    cells = [titles, *([_printable(str(cell)) for cell in row] for row in rows)]
+    widths = [max(len(row[place]) for row in cells) for place in range(len(titles))]
+    for row in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_jobs(jobs: Iterable[Job]) -> None:
+    titles = ("JOB", "STATE", "METHOD", "RANK", "ITERATION", "RELATIVE ERROR", "CREATED", "NAME")
+    print_table(titles, (_job_row(job) for job in jobs))
+
+
+def _job_row(job: Job) -> Sequence[object]:
+    row, settings = job.progress, job.record["settings"]
+    numbers = (row.iteration, f"{row.relative_error:.6f}") if row else ("-", "-")
+    created = _minute(job.record["created_at"])
+    return job.id, job.state, settings["method"], settings["rank"], *numbers, created, job.name or ""
+
+
+def print_tensors(tensors: Iterable[Tensor]) -> None:
+    rows = (
+        (
+            tensor.id,
+            "×".join(map(str, tensor.shape)),
+            tensor.record["dtype"],
+            tensor.record["nbytes"],
+            _minute(tensor.record["created_at"]),
+            tensor.name or "",
+        )
+        for tensor in tensors
+    )
+    print_table(("TENSOR", "SHAPE", "TYPE", "BYTES", "CREATED", "NAME"), rows)
+
+
+def print_record(record: dict[str, Any]) -> None:
+    """A record, one line per entry."""
+    rows = [(name, value) for name, value in record.items() if value is not None]
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        print(f"{name.ljust(width)}  {_printable(text)}")
+
+
+def print_result(job: Job) -> None:
+    """What came of a job: one line per component left, then the numbers."""
+    found = job.record["result"]
+    if found is None:
+        return
+    weights = sorted((weight for weight in found["weights"] if weight > 0), reverse=True)
+    total = sum(weights)
+    print_table(
+        ("COMPONENT", "WEIGHT", "SHARE"),
+        ((place, f"{weight:.4g}", f"{weight / total:.1%}") for place, weight in enumerate(weights, start=1)),
+    )
+    components, asked = found["nonzero_components"]["all_modes"], job.record["settings"]["rank"]
+    print(
+        f"{components} of {asked} components, relative error {found['relative_error']:.6f}, "
+        f"objective {found['objective']:.6g}, {found['iterations']} iterations in {found['seconds']:.2f} s "
+        f"({found['stop_reason']})"
+    )
+    for warning in found["warnings"]:
+        print(f"warning: {_printable(warning)}")
+
+
+def print_studies(studies: Iterable[Study]) -> None:
+    rows = (
+        (
+            study.id,
+            study.state,
+            study.kind,
+            f"{study.record['runs']['succeeded']}/{study.record['runs']['total']}",
+            _minute(study.record["created_at"]),
+            study.name or "",
+        )
+        for study in studies
+    )
+    print_table(("STUDY", "STATE", "KIND", "RUNS", "CREATED", "NAME"), rows)
+
+
+def print_study(study: Study) -> None:
+    """What came of a study: its advice, or one line per cell."""
+    advice = study.advice
+    if advice is not None:
+        count = advice["components"]
+        verdict = f"{count} components" if count is not None else f"no count; suggestion: {advice['suggestion']}"
+        print(f"{verdict} (sure: {advice['sure']}, between {advice['between'][0]} and {advice['between'][1]})")
+        print(_printable(advice["reason"]))
+        if advice["sparsity"] is not None:
+            print(f"the recommended setting leaves just these at sparsity {advice['sparsity']:.4g}")
+        return
+    table = study.record["table"]
+    if table is None:
+        return
+    means = (name.replace("_", " ").upper() for name, _ in SHOWN)
+    titles = ("RANK", "METHOD", "WEIGHT", "RUNS", "FAILED", *means, "BEST")
+    print_table(titles, (_cell_row(row) for row in table["rows"]))
+
+
+def _cell_row(row: dict[str, Any]) -> Sequence[object]:
+    weight = row["beta"] if row["asked_sparsity"] is None else row["asked_sparsity"]
+    shown = [_mean(row[name], digits) for name, digits in SHOWN]
+    return row["rank"], row["method"], f"{weight:g}", row["runs"], row["failures"], *shown, row["best"] or "-"
+
+
+def _mean(spread: dict[str, Any] | None, digits: str) -> str:
+    return "-" if spread is None or spread["mean"] is None else format(spread["mean"], digits)
+
+
+def _minute(moment: str) -> str:
+    """In the time zone of this machine. An age would be wrong wherever the two clocks differ."""
+    return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def _printable(text: str) -> str:
+    """A name may hold what a terminal would obey."""
+    return "".join(character if character.isprintable() else "�" for character in text)

@@ -1,0 +1,52 @@
+"""Tensors with known components, written slab by slab: as large as the disk, never in memory as a whole."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Entries of a slab.
+SLAB = 1 << 22
+
+
+def planted_factors(shape: Sequence[int], rank: int, random: np.random.Generator) -> list[NDArray[np.float64]]:
+    """Smooth bumps in every mode but the last, whose entries are uniform: what evoked responses look like."""
+    factors = [_bumps(length, rank, random) for length in shape[:-1]]
+    return [*factors, random.random((shape[-1], rank))]
+
+
+def write_planted(
+    path: Path, shape: Sequence[int], rank: int, noise: float, seed: int, truth: Path | None = None
+) -> None:
+    """Write the tensor as `.npy`; the noise is max(0, randn), scaled to its expected norm."""
+    random = np.random.default_rng(seed)
+    factors = planted_factors(shape, rank, random)
+    gram = np.prod([A.T @ A for A in factors], axis=0)
+    scale = noise * np.sqrt(gram.sum() / (np.prod(shape, dtype=np.float64) / 2))  # E max(0, randn)² is a half
+    tensor = np.lib.format.open_memmap(path, "w+", np.float64, tuple(shape))
+    rows = max(1, SLAB // int(np.prod(shape[1:])))
+    for first in range(0, shape[0], rows):
+        part = slice(first, first + rows)
+        slab = _model([factors[0][part], *factors[1:]])
+        tensor[part] = slab + scale * np.maximum(0.0, random.standard_normal(slab.shape))
+    tensor.flush()
+    if truth is not None:
+        named: dict[str, Any] = {f"A{mode}": A for mode, A in enumerate(factors, start=1)}
+        np.savez(truth, **named)
+
+
+def _bumps(length: int, rank: int, random: np.random.Generator) -> NDArray[np.float64]:
+    place = np.arange(length)[:, None] / length
+    centres, widths = random.uniform(0, 1, rank), random.uniform(0.05, 0.25, rank)
+    return np.exp(-np.square((place - centres) / widths) / 2)
+
+
+def _model(factors: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The sum of the components."""
+    columns = factors[0]
+    for A in factors[1:-1]:
+        columns = (columns[:, None, :] * A[None, :, :]).reshape(-1, A.shape[1])
+    model: NDArray[np.float64] = (columns @ factors[-1].T).reshape([len(A) for A in factors])
+    return model

@@ -1,0 +1,208 @@
+"""HTTP to one server: one pool of connections, refusals as exceptions, repeats of what is safe to repeat."""
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from ipaddress import ip_address
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+
+from ncp_client.http.config import Address
+from ncp_client.http.errors import NcpError, NotFound, RateLimited, Refused, ServerUnavailable, Unauthorized
+
+Answer = TypeVar("Answer")
+ANSWER_SECONDS = 60.0
+CONNECT_SECONDS = 10.0
+# The first pauses between repeats, doubled up to the last.
+PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
+PROBLEM = "application/problem+json"
+TOO_FAST = "too-fast"
+AWAY = {502, 503, 504}
+
+
+class Connection:
+    """One server. `patience_seconds` is how long a request is repeated while a server that was there is away."""
+
+    def __init__(self, address: Address, patience_seconds: float) -> None:
+        self.url = address.url
+        self.patience_seconds = patience_seconds
+        self._reached = False
+        secure = address.url.startswith("https:")
+        self._http = httpx.Client(
+            base_url=address.url,
+            headers={"Authorization": f"Bearer {address.key}"} if address.key else {},
+            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+            trust_env=not _is_this_machine(address.url),  # a proxy cannot reach what is here
+            verify=secure,  # loading certificates takes longer than all else that a short command does
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def get(self, path: str, **params: Any) -> Any:
+        """The JSON at a path."""
+        return self.call("GET", path, params=params).json()
+
+    def pages(self, path: str, **params: Any) -> Iterator[Any]:
+        """The items of a list, page after page."""
+        following: str | None = None
+        while True:
+            page = self.get(path, **params, cursor=following)
+            yield from page["items"]
+            following = page["next"]
+            if following is None:
+                return
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Any = None,
+        content: Callable[[], Iterable[bytes] | bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> httpx.Response:
+        """A request and its answer. It is repeated while the server is away if that can do no harm."""
+        if repeatable is None:
+            repeatable = method == "GET"
+        given = {name: value for name, value in (params or {}).items() if value is not None}
+        sent = dict(headers or {})
+        if body is not None:
+            sent["Content-Type"] = "application/json"
+            content = partial(_encoded, body)
+        timeout = httpx.Timeout(answer_seconds, connect=CONNECT_SECONDS)
+
+        def once() -> httpx.Response:
+            with self._translated():
+                asked = self._http.build_request(
+                    method, path, params=given, headers=sent, timeout=timeout, content=content() if content else None
+                )
+                answer = self._http.send(asked)
+            self._check(answer)
+            return answer
+
+        return self.repeated(once, repeatable)
+
+    def delete(self, path: str) -> None:
+        """Delete what is at a path. If the answer was lost, what is gone by then was deleted."""
+        try:
+            self.call("DELETE", path)
+        except ServerUnavailable as error:
+            if not error.maybe_done:
+                raise
+            with suppress(NotFound):
+                self.call("DELETE", path, repeatable=True)
+
+    @contextmanager
+    def stream(
+        self,
+        path: str,
+        params: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        read_seconds: float = ANSWER_SECONDS,
+    ) -> Iterator[httpx.Response]:
+        """A GET whose answer is read piece by piece. It is not repeated: the caller knows where to go on."""
+        given = {name: value for name, value in (params or {}).items() if value is not None}
+        timeout = httpx.Timeout(read_seconds, connect=CONNECT_SECONDS)
+        with (
+            self._translated(),
+            self._http.stream("GET", path, params=given, headers=dict(headers or {}), timeout=timeout) as answer,
+        ):
+            if answer.status_code >= 300:
+                answer.read()
+            self._check(answer)
+            yield answer
+
+    def repeated(self, once: Callable[[], Answer], repeatable: bool = True) -> Answer:
+        """What `once` returns, tried again while the server is away; if it is not repeatable, only what did nothing."""
+        deadline = time.monotonic() + self.patience_seconds
+        for pause in pauses():
+            reached_before = self._reached
+            try:
+                return once()
+            except (ServerUnavailable, RateLimited) as error:
+                if isinstance(error, RateLimited):
+                    again = error.kind == TOO_FAST  # nothing was done
+                else:
+                    again = reached_before and (repeatable or not error.maybe_done)
+                wait = error.retry_after or pause
+                if not again or time.monotonic() + wait > deadline:
+                    raise
+                time.sleep(wait)
+        raise AssertionError("pauses never end")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """ServerUnavailable for everything that httpx raises, in one sentence."""
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+            raise ServerUnavailable(
+                f"no server answers at {self.url}: {_reason(error)}; is it running, and is the address right?"
+            ) from error
+        except httpx.TimeoutException as error:
+            raise ServerUnavailable(f"the server at {self.url} takes too long to answer", maybe_done=True) from error
+        except (httpx.TransportError, httpx.StreamError, httpx.DecodingError) as error:
+            raise ServerUnavailable(
+                f"the connection to {self.url} broke off: {_reason(error)}", maybe_done=True
+            ) from error
+
+    def _check(self, answer: httpx.Response) -> None:
+        if answer.is_success and answer.headers.get("x-request-id"):
+            self._reached = True
+            return
+        raise self._error(answer)
+
+    def _error(self, answer: httpx.Response) -> NcpError:
+        retry_after = _seconds(answer.headers.get("retry-after"))
+        if answer.headers.get("content-type") == PROBLEM:
+            self._reached = True
+            problem = answer.json()
+            status = answer.status_code
+            if status == 503:
+                return ServerUnavailable(str(Refused(problem)), maybe_done=True, retry_after=retry_after)
+            if status == 429:
+                return RateLimited(problem, retry_after)
+            return {404: NotFound, 401: Unauthorized}.get(status, Refused)(problem)
+        if answer.status_code in AWAY:
+            return ServerUnavailable(
+                f"the proxy at {self.url} does not reach its server (HTTP {answer.status_code})", True, retry_after
+            )
+        if answer.is_redirect:
+            return ServerUnavailable(f"{self.url} leads to {answer.headers.get('location')}: use that address instead")
+        return ServerUnavailable(
+            f"what answers at {self.url} is not a sparse-ncp server (HTTP {answer.status_code}); check the address"
+        )
+
+
+def _encoded(body: Any) -> bytes:
+    return json.dumps(body, allow_nan=False).encode()
+
+
+def pauses() -> Iterator[float]:
+    """Ever longer times to wait before trying again."""
+    return (min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2**tries) for tries in itertools.count())
+
+
+def _reason(error: Exception) -> str:
+    return str(error).partition("] ")[2] or str(error) or type(error).__name__
+
+
+def _seconds(header: str | None) -> float | None:
+    return float(header) if header and header.isdigit() else None
+
+
+def _is_this_machine(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

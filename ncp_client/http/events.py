@@ -1,0 +1,82 @@
+"""Server-sent events of one job, over as many connections as it takes: each event once and in order."""
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ncp_client.http.connection import Connection, pauses
+from ncp_client.http.errors import RateLimited, ServerUnavailable
+
+# Comments keep a quiet stream alive; one that is silent for longer is dead, whatever its socket says.
+SILENCE_SECONDS = 90.0
+# How long a stream waits for a server that is away.
+PATIENCE_SECONDS = 600.0
+
+
+class Event(NamedTuple):
+    """One event, with the JSON it carries."""
+
+    id: str
+    kind: str
+    content: dict[str, Any]
+
+
+def follow(connection: Connection, path: str, deadline: float | None = None) -> Iterator[Event]:
+    """The events up to the end. TimeoutError at the deadline (of the monotonic clock)."""
+    last: str | None = None
+    seen = time.monotonic()
+    waits = pauses()
+    while True:
+        try:
+            headers = {"Last-Event-ID": last} if last else {}
+            with connection.stream(path, headers=headers, read_seconds=_seconds_left(deadline)) as answer:
+                if answer.status_code == 204:
+                    return
+                for event in parse_events(_until(deadline, answer.iter_bytes())):
+                    last, seen, waits = event.id, time.monotonic(), pauses()
+                    yield event
+                    if event.kind == "end":
+                        return
+            wait = next(waits)  # the server ended the stream before the job did: it is stopping
+        except (ServerUnavailable, RateLimited) as error:
+            if time.monotonic() - seen > PATIENCE_SECONDS:
+                raise
+            wait = error.retry_after or next(waits)
+        time.sleep(min(wait, _seconds_left(deadline)))
+
+
+def parse_events(chunks: Iterable[bytes]) -> Iterator[Event]:
+    """Events from the bytes of a stream. Only a line feed ends a line: names may hold Unicode's other line ends."""
+    fields: dict[bytes, bytes] = {}
+    for line in _lines(chunks):
+        if line:
+            name, _, value = line.partition(b":")
+            fields[name] = value.removeprefix(b" ")
+        else:
+            if b"data" in fields:
+                yield Event(fields[b"id"].decode(), fields[b"event"].decode(), json.loads(fields[b"data"]))
+            fields = {}
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+
+
+def _until(deadline: float | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Keep-alive comments are chunks too, so a deadline is noticed in a quiet stream."""
+    for chunk in chunks:
+        _seconds_left(deadline)
+        yield chunk
+
+
+def _seconds_left(deadline: float | None) -> float:
+    if deadline is None:
+        return SILENCE_SECONDS
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the job has not ended within the time given; it goes on on the server")
+    return min(left, SILENCE_SECONDS)

@@ -1,0 +1,220 @@
+"""A job on the server: watch it, wait for it, take its factors."""
+
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ncp_client.http.connection import Connection
+from ncp_client.http.download import copy, download
+from ncp_client.http.errors import JobFailed, NcpError, NotFound
+from ncp_client.http.events import follow
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ncp_client.result import Result
+
+ENDED = frozenset({"succeeded", "failed", "cancelled"})
+NEXT = re.compile(r'rel="?next')
+FORMATS = ("npz", "mat", "csv", "nc")
+
+
+class Progress(NamedTuple):
+    """The numbers of one iteration."""
+
+    iteration: int
+    objective: float
+    relative_error: float
+    fit: float
+    seconds: float
+    phase: str = "exact"
+    start: int | None = None
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> "Progress":
+        """From the server's JSON, which may have fields that this client does not know yet."""
+        return cls(**{name: content[name] for name in cls._fields if name in content})
+
+
+class History(NamedTuple):
+    """The numbers of all iterations, one array each; `phase` and `start` are lists."""
+
+    iteration: "NDArray[np.int64]"
+    objective: "NDArray[np.float64]"
+    relative_error: "NDArray[np.float64]"
+    fit: "NDArray[np.float64]"
+    seconds: "NDArray[np.float64]"
+    phase: list[str]
+    start: list[int | None]
+
+
+class Job:
+    """A job. `record` is all that the server last told of it; `refresh` asks again."""
+
+    def __init__(self, connection: Connection, record: dict[str, Any]) -> None:
+        self._connection = connection
+        self._path = f"/v1/jobs/{record['id']}"
+        self._result: Result | None = None
+        self.record = record
+
+    @property
+    def id(self) -> str:
+        return str(self.record["id"])
+
+    @property
+    def name(self) -> str | None:
+        name: str | None = self.record["name"]
+        return name
+
+    @property
+    def state(self) -> str:
+        """queued, running, succeeded, failed or cancelled."""
+        return str(self.record["state"])
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def progress(self) -> Progress | None:
+        """The last iteration in the record."""
+        return Progress.of(self.record["progress"]) if self.record["progress"] else None
+
+    @property
+    def reference(self) -> dict[str, str]:
+        """How another job names this one."""
+        return {"job_id": self.id}
+
+    def refresh(self) -> "Job":
+        self.record = self._connection.get(self._path)
+        return self
+
+    def rename(self, name: str | None) -> None:
+        """Give it another name, or none."""
+        self.record = self._connection.call("PATCH", self._path, body={"name": name}, repeatable=True).json()
+
+    def watch(self, timeout: float | None = None) -> Iterator[Progress]:
+        """Every iteration once and in order, from the first to the last, whatever happens to connection and server.
+
+        The record follows: when the iterator ends, so has the job.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        late = self.ended  # then the record is the last word, and the events are history
+        for event in follow(self._connection, f"{self._path}/events", deadline):
+            if event.kind == "end":
+                self.record = event.content
+            elif event.kind == "state" and not late:
+                self.record = {**self.record, **event.content}
+            elif event.kind == "progress":
+                if not late:
+                    self.record = {**self.record, "progress": event.content}
+                yield Progress.of(event.content)
+        if not self.ended:
+            self.refresh()
+
+    def wait(self, timeout: float | None = None) -> "Job":
+        """Return once the job has ended, in whatever state. TimeoutError after so many seconds; the job goes on."""
+        if not self.ended:
+            for _ in self.watch(timeout):
+                pass
+        return self
+
+    def cancel(self) -> "Job":
+        """End it within a sweep; what was computed stays."""
+        self.record = self._connection.call("POST", f"{self._path}/cancel", repeatable=True).json()
+        return self
+
+    def delete(self) -> None:
+        """Delete an ended job with its factors and history."""
+        self._connection.delete(self._path)
+
+    def diagnostics(self) -> dict[str, Any]:
+        """Residual and leverage of every index, congruence of components, core consistency; once the job has ended."""
+        found: dict[str, Any] = self._connection.call("GET", f"{self._path}/diagnostics").json()
+        return found
+
+    def history(self, after: int = 0) -> History:
+        """The numbers of every iteration after `after`."""
+        import numpy as np
+
+        rows: list[Progress] = []
+        page, more = [], True
+        while more:
+            answer = self._connection.call("GET", f"{self._path}/history", params={"after": after})
+            page = [Progress.of(row) for row in answer.json()]
+            rows += page
+            more = bool(page) and NEXT.search(answer.headers.get("link", "")) is not None
+            after = rows[-1].iteration if rows else after
+        columns = {name: [getattr(row, name) for row in rows] for name in Progress._fields}
+        arrays = {name: np.array(columns[name], np.float64) for name in History._fields[1:5]}
+        return History(
+            np.array(columns["iteration"], np.int64), **arrays, phase=columns["phase"], start=columns["start"]
+        )
+
+    def factors(self) -> "list[NDArray[Any]]":
+        """One array per mode, length × rank; while the job runs, those of its last checkpoint."""
+        import numpy as np
+
+        with tempfile.TemporaryFile() as file:
+            copy(self._connection, f"{self._path}/factors", file)
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                names = sorted((name for name in arrays if re.fullmatch(r"A\d+", name)), key=lambda name: int(name[1:]))
+                return [arrays[name] for name in names]
+
+    def download(
+        self,
+        path: "str | PathLike[str]",
+        format: str | None = None,
+        mode: int | None = None,
+        scale: str | None = None,
+        order: str | None = None,
+        zeros: str | None = None,
+    ) -> None:
+        """The factors as a file, whole or not at all, in the format of its ending; one mode as `.npy` or `.csv`."""
+        wanted = {"scale": scale, "order": order, "zeros": zeros}
+        found = format or file_format(path, mode)
+        if found == "npy":
+            download(self._connection, f"{self._path}/factors/{mode}", path, **wanted)
+        else:
+            download(self._connection, f"{self._path}/factors", path, format=found, mode=mode, **wanted)
+
+    @property
+    def result(self) -> "Result":
+        """The result of an ended job. JobFailed if there is none; NcpError if it has not ended."""
+        from ncp_client.result import Result
+
+        if not self.ended:
+            raise NcpError(f"job {self.id} is {self.state}: call wait() first, or factors() for what there is")
+        if self.record["result"] is None:
+            raise JobFailed(self.record)
+        if self._result is None:
+            self._result = Result(self.record, self.factors(), self._axes())
+        return self._result
+
+    def _axes(self) -> list[dict[str, Any]] | None:
+        """The labels that the job was run with."""
+        try:
+            return self._connection.get(f"{self._path}/axes") or None
+        except NotFound:
+            return None  # a server of before there were labels
+
+    def __repr__(self) -> str:
+        called = f" {self.name!r}" if self.name else ""
+        return f"<Job {self.id}{called} {self.state}>"
+
+
+def file_format(path: "str | PathLike[str]", mode: int | None = None) -> str:
+    """The format that a file's ending tells; tables of all modes come in an archive."""
+    ending = PurePath(path).suffix.removeprefix(".").lower()
+    if mode is None and ending in ("csv", "npy"):
+        raise ValueError(f"{path}: {ending} holds one mode; name a mode, or a file that ends in .npz or .zip")
+    found = {"": "npz" if mode is None else "npy", "zip": "csv"}.get(ending, ending)
+    if found not in (*FORMATS, "npy"):
+        raise ValueError(f"{path}: there is no format {ending}; name a file that ends in .npz, .mat, .zip or .nc")
+    return found

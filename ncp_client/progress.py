@@ -1,0 +1,192 @@
+"""What a watcher sees: a live line, with an estimate of what is left where the history allows one."""
+
+import itertools
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ncp_client.job import Job, Progress
+from ncp_client.study import Step, Study
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# The estimate looks at so many changes at most, at so many at least, and trusts them if a straight line explains
+# so much of their logarithms.
+WINDOW = 40
+ENOUGH = 12
+EXPLAINED = 0.8
+# Without a terminal, a line comes that often.
+LINE_SECONDS = 10.0
+Advance = Callable[[int, int], None]
+
+
+class Estimate:
+    """Seconds to the end of a run, from how the change that its stopping rule looks at has been falling.
+
+    The changes of a converging run fall geometrically: their logarithms are a straight line, which tells when it meets
+    the tolerance. Where they are not, there is no estimate, only the limits that were asked for.
+    """
+
+    def __init__(self, stop: Mapping[str, Any]) -> None:
+        self._stop = stop
+        self._rows: deque[Progress] = deque(maxlen=WINDOW + 1)
+        self._counted = 0
+
+    def add(self, row: Progress) -> None:
+        if row.phase != "exact" or row.start is not None:
+            return  # the numbers of a trial start or a compressed tensor tell nothing of the run that follows
+        self._rows.append(row)
+        self._counted += 1
+
+    def seconds_left(self) -> float | None:
+        """Until the rule holds, or a limit ends the run before; None if nothing can be said yet."""
+        limit, iterations = self.at_most(), self._iterations_to_tolerance()
+        if limit is None or iterations is None:
+            return None
+        return min(limit, iterations * self._seconds_each())
+
+    def at_most(self) -> float | None:
+        """Until the nearer of the limits on iterations and seconds."""
+        if len(self._rows) < 2:
+            return None
+        left: float = (self._stop["max_iterations"] - self._counted) * self._seconds_each()
+        if self._stop["max_seconds"] is not None:
+            left = min(left, self._stop["max_seconds"] - self._rows[-1].seconds)
+        return max(0.0, left)
+
+    def _seconds_each(self) -> float:
+        first, last = self._rows[0], self._rows[-1]
+        return (last.seconds - first.seconds) / (last.iteration - first.iteration)
+
+    def _iterations_to_tolerance(self) -> float | None:
+        tolerance, patience = float(self._stop["tolerance"]), int(self._stop["patience"])
+        changes = [change for change in self._changes() if change > 0]
+        if tolerance <= 0 or len(changes) < ENOUGH:
+            return None
+        logs = [math.log(change) for change in changes]
+        slope, level, explained = _line(logs)
+        if slope >= 0 or explained < EXPLAINED:
+            return None
+        return max(0.0, (math.log(tolerance) - level) / slope - (len(logs) - 1)) + patience
+
+    def _changes(self) -> Iterator[float]:
+        """The change of every iteration, as the stopping rule measures it."""
+        rows, criterion = list(self._rows), self._stop["criterion"]
+        for before, after in itertools.pairwise(rows):
+            if criterion == "relative_error":
+                yield abs(before.relative_error - after.relative_error)
+            else:
+                change = abs(before.objective - after.objective)
+                yield change / (abs(before.objective) or 1.0) if criterion == "relative_objective" else change
+
+
+def _line(values: list[float]) -> tuple[float, float, float]:
+    """Slope and level of the straight line through values at 0, 1, 2 …, and the share of their variance it explains."""
+    count = len(values)
+    centre, mean = (count - 1) / 2, sum(values) / count
+    spread = sum((place - centre) ** 2 for place in range(count))
+    slope = sum((place - centre) * (value - mean) for place, value in enumerate(values)) / spread
+    variance = sum((value - mean) ** 2 for value in values)
+    return slope, mean - slope * centre, slope**2 * spread / variance if variance else 0.0
+
+
+def span(seconds: float) -> str:
+    """Seconds in words."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def describe(row: Progress, estimate: Estimate) -> str:
+    """One iteration in one line, short enough for a terminal of 80 columns with a bar before it."""
+    rate = f", {row.iteration / row.seconds:.3g}/s" if row.seconds > 0 else ""
+    phase = "" if row.phase == "exact" else f" ({row.phase}{f' {row.start}' if row.start else ''})"
+    text = f"iteration {row.iteration}{phase}{rate}, objective {row.objective:.6g}, error {row.relative_error:.6f}"
+    left, limit = estimate.seconds_left(), estimate.at_most()
+    if left is not None:
+        return f"{text}, ≈ {span(left)} left"
+    return f"{text}, ≤ {span(limit)} left" if limit is not None else text
+
+
+def visible_console() -> "Console | None":
+    """The console on standard error, if somebody is looking: a terminal, or a notebook."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    return console if console.is_terminal or console.is_jupyter else None
+
+
+def watch_live(job: Job) -> Job:
+    """Watch a job to its end: a bar where somebody is looking, else a line now and then, on standard error."""
+    estimate = Estimate(job.record["settings"]["stop"])
+    console = visible_console()
+    if console is None:
+        return _watch_in_lines(job, estimate)
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    with Bar(BarColumn(9), TextColumn("{task.description}"), console=console, transient=True) as bar:
+        task = bar.add_task(f"job {job.id} is {job.state}", total=None)
+        for row in job.watch():
+            estimate.add(row)
+            left = estimate.seconds_left()
+            total = None if left is None else row.seconds + left
+            bar.update(task, description=describe(row, estimate), completed=row.seconds, total=total)
+    return job
+
+
+def watch_study(study: Study) -> Study:
+    """Watch a study to its end: a bar where somebody is looking, else a line now and then, on standard error."""
+    console, started, told = visible_console(), time.monotonic(), time.monotonic()
+    if console is None:
+        for step in study.watch():
+            if time.monotonic() - told > LINE_SECONDS:
+                told = time.monotonic()
+                print(_describe_step(step, time.monotonic() - started), file=sys.stderr, flush=True)
+        return study
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    with Bar(BarColumn(20), TextColumn("{task.description}"), console=console, transient=True) as bar:
+        task = bar.add_task(f"study {study.id} is {study.state}", total=1.0)
+        for step in study.watch():
+            bar.update(task, description=_describe_step(step, time.monotonic() - started), completed=step.progress)
+    return study
+
+
+def _describe_step(step: Step, seconds: float) -> str:
+    told = step.told
+    text = f"{told['done']} of {told['total']} runs" if "done" in told else f"{told['stage']}, {step.progress:.0%}"
+    return text if step.progress <= 0 else f"{text}, ≈ {span(seconds * (1 - step.progress) / step.progress)} left"
+
+
+def _watch_in_lines(job: Job, estimate: Estimate) -> Job:
+    told = time.monotonic()
+    for row in job.watch():
+        estimate.add(row)
+        if time.monotonic() - told > LINE_SECONDS:
+            told = time.monotonic()
+            print(describe(row, estimate), file=sys.stderr, flush=True)
+    return job
+
+
+@contextmanager
+def upload_bar() -> Iterator[Advance | None]:
+    """What to call with the bytes sent and their total: a bar where somebody is looking, else None."""
+    console = visible_console()
+    if console is None:
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = TextColumn("upload"), BarColumn(20), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda sent, total: bar.update(task, completed=sent, total=total)

@@ -1,0 +1,204 @@
+"""Starting factors: random from a seed, from singular vectors (NNDSVD), or given by the caller."""
+
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.bcd.problem import Problem
+from solvers.errors import InvalidInput
+from solvers.metrics import weights
+from solvers.settings import Settings
+from solvers.tensor.dense import Tensor
+from solvers.tensor.products import Array, Float64
+from solvers.tensor.protocol import TensorLike
+from solvers.tensor.validation import LARGEST_NORM
+
+# NNDSVD: vectors carried beyond the rank, and subspace iterations. The leading vectors of a lab tensor need no more.
+SVD_OVERSAMPLES = 10
+SVD_ITERATIONS = 4
+# One of several starts is NNDSVD if the tensor is no larger: on others the vectors cost more than they save.
+SVD_MOST_ENTRIES = 1 << 24
+# Components that are added to given ones: their weight, as a share of the mean weight of those.
+NEW_WEIGHT = 0.1
+NONE_FIXED: Mapping[int, Array] = MappingProxyType({})
+
+
+def starting_factors(
+    tensor: TensorLike,
+    problem: Problem,
+    initial: Sequence[NDArray[Any]] | None,
+    start: int = 1,
+    fixed: Mapping[int, Array] = NONE_FIXED,
+) -> list[Array]:
+    """The caller's factors if given, else drawn; then as the method needs them, in the working precision.
+
+    The first start is what the settings say; the further ones are random, fitted in size, but for one of NNDSVD. Fixed
+    factors stay.
+    """
+    if initial is None:
+        factors = _draw(tensor, problem, start, fixed)
+    else:
+        given = _check_initial(initial, tensor.shape, tensor.dtype)
+        if fixed and given[0].shape[1] != problem.settings.rank:
+            remedy = "give as many as the fixed factors have, or leave them out"
+            raise InvalidInput("initial", f"has {given[0].shape[1]} components", remedy)
+        factors = _of_rank(given, problem.settings)
+    if problem.method.start is not None:
+        factors = [problem.method.start(A, initial is None) for A in factors]
+    return [fixed.get(mode, np.ascontiguousarray(A, tensor.dtype)) for mode, A in enumerate(factors)]
+
+
+def is_from_singular_vectors(tensor: TensorLike, settings: Settings, start: int) -> bool:
+    """The first start if the settings say so, else the second one where the vectors are cheap to find."""
+    if settings.init == "nndsvd":
+        return start == 1
+    return start == 2 and isinstance(tensor, Tensor) and math.prod(tensor.shape) <= SVD_MOST_ENTRIES
+
+
+def _draw(tensor: TensorLike, problem: Problem, start: int, fixed: Mapping[int, Array]) -> list[Float64]:
+    settings = problem.settings
+    key = () if start == 1 else (start,)
+    random = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=key))
+    factors = [nonnegative_normal(random, length, settings.rank) for length in tensor.shape]
+    factors = [np.asarray(fixed.get(mode, A), np.float64) for mode, A in enumerate(factors)]
+    if settings.init == "random" and start == 1:
+        return factors
+    if is_from_singular_vectors(tensor, settings, start) and isinstance(tensor, Tensor):
+        factors = [A if mode in fixed else nndsvd(tensor, mode, A, random) for mode, A in enumerate(factors)]
+    size = _best_size(tensor, factors) ** (1 / len(problem.free))
+    return [A if mode in fixed else A * size for mode, A in enumerate(factors)]
+
+
+def nonnegative_normal(random: np.random.Generator, length: int, rank: int) -> Float64:
+    """max(0, randn), as in the paper; an all-zero column, a component dead from the start, is drawn again."""
+    A = np.maximum(0.0, random.standard_normal((length, rank)))
+    while not (alive := A.any(axis=0)).all():
+        A[:, ~alive] = np.maximum(0.0, random.standard_normal((length, int((~alive).sum()))))
+    return A
+
+
+def _best_size(tensor: TensorLike, factors: Sequence[Float64]) -> float:
+    """The s that minimises ‖X − s ⟦A¹…Aᴺ⟧‖. Positive, unless X is zero wherever the model is not."""
+    working = [A.astype(tensor.dtype) for A in factors]
+    mode, M = next(tensor.sweep(working, tensor.first_contraction(working)))
+    inner = float(np.vdot(factors[mode], M))
+    return inner / float(tensor.observed.overlap(factors).sum()) if inner > 0 else 1.0
+
+
+def nndsvd(tensor: Tensor, mode: int, fallback: Float64, random: np.random.Generator) -> Float64:
+    """NNDSVD: nonnegative parts of the leading left singular vectors of the mode's unfolding, I_n × R.
+
+    Neither the unfolding nor its dense SVD is ever formed.
+
+    Of each vector the sign is kept whose part, together with the right vector's, is larger. Where the unfolding has
+    no vector left (R beyond its rank), the column of `fallback` stays, made small.
+    """
+    length, rank = fallback.shape
+    if length <= rank + SVD_OVERSAMPLES:
+        basis = np.eye(length)
+    else:
+        basis = np.linalg.qr(random.standard_normal((length, rank + SVD_OVERSAMPLES)))[0]
+        for _ in range(SVD_ITERATIONS):
+            basis = np.linalg.qr(tensor.unfolded(mode, basis).product)[0]
+    ritz, rotation = np.linalg.eigh(basis.T @ tensor.unfolded(mode, basis).product)
+    leading = np.argsort(ritz)[::-1][:rank]
+    vectors = basis @ rotation[:, leading]
+    right = tensor.unfolded(mode, vectors)
+    parts = np.stack((np.maximum(vectors, 0), np.maximum(-vectors, 0)))
+    left_norms = np.sqrt(np.square(parts).sum(axis=1))
+    weights = left_norms * np.sqrt(np.stack((right.positive, right.negative)))  # σ ‖u±‖ ‖v±‖
+    weights /= weights.max()  # only their ratios count; their size would be raised to the power of the order
+    kept = weights.argmax(axis=0)
+    A: Float64 = fallback * (1e-2 / length)
+    for column, sign in enumerate(kept):
+        weight = weights[sign, column]
+        if weight > 1e-8:
+            A[:, column] = np.sqrt(weight) * parts[sign, :, column] / left_norms[sign, column]
+    return A
+
+
+def initial_notes(initial: Sequence[NDArray[Any]] | None, rank: int) -> list[str]:
+    """What was done to initial factors of another rank."""
+    found = None if initial is None else np.asarray(initial[0]).shape[-1]
+    if found is None or found == rank:
+        return []
+    if found > rank:
+        return [f"the initial factors had {found} components: the {rank} strongest were kept"]
+    return [f"the initial factors had {found} components: {rank - found} random ones were added"]
+
+
+def _of_rank(factors: list[Float64], settings: Settings) -> list[Float64]:
+    """The same with as many components as were asked for: the strongest, or random ones besides, which are weak."""
+    strength, missing = weights(factors), settings.rank - factors[0].shape[1]
+    if missing <= 0:
+        strongest = np.sort(np.argsort(-strength, kind="stable")[: settings.rank])
+        return [A[:, strongest] for A in factors]
+    random = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(1,)))
+    new = [nonnegative_normal(random, len(A), missing) for A in factors]
+    wanted = NEW_WEIGHT * strength.mean() if strength.any() else 1.0
+    size = (wanted / weights(new)) ** (1 / len(new))
+    return [np.hstack((A, B * size)) for A, B in zip(factors, new, strict=True)]
+
+
+def check_fixed(
+    fixed: Mapping[int, NDArray[Any]], shape: Sequence[int], settings: Settings, dtype: np.dtype[Any]
+) -> dict[int, Array]:
+    """The factors that stay, by mode from 0 and in the working precision. InvalidInput if they are unfit."""
+    rank = settings.rank
+    unknown = [mode for mode in fixed if mode not in range(1, len(shape) + 1)]
+    if unknown:
+        raise InvalidInput("fixed", f"has a factor for mode {unknown[0]}", f"count the modes from 1 to {len(shape)}")
+    if len(fixed) == len(shape):
+        raise InvalidInput("fixed", "has a factor for every mode", "leave out those that are to be fitted")
+    checked: dict[int, Float64] = {}
+    for mode, given in sorted(fixed.items()):
+        A = np.asarray(given)
+        if A.shape != (shape[mode - 1], rank):
+            wanted = f"give {(shape[mode - 1], rank)}: length of the mode × rank"
+            raise InvalidInput(f"fixed A{mode}", f"has shape {A.shape}", wanted)
+        checked[mode - 1] = _check_factor(f"fixed A{mode}", A)
+    if fixed and settings.regrow:
+        raise InvalidInput("regrow", "puts back components, which fixed factors do not have", "leave it out")
+    if fixed and settings.sparsity is not None:
+        remedy = "give beta instead: the model that the factors come from has it in result.resolved"
+        raise InvalidInput("sparsity", "is for components whose scale is free, and some factors are fixed", remedy)
+    _check_model_size("fixed", list(checked.values()), dtype)
+    return {mode: np.ascontiguousarray(A, dtype) for mode, A in checked.items()}
+
+
+def _check_initial(initial: Sequence[NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Float64]:
+    """The caller's factors in double precision, of any rank as long as it is one; InvalidInput if they are unfit."""
+    if len(initial) != len(shape):
+        raise InvalidInput("initial", f"has {len(initial)} factors", f"give {len(shape)}, one per mode")
+    rank = np.asarray(initial[0]).shape[-1:]  # whatever the first has, the others must have
+    factors = []
+    for mode, (given, length) in enumerate(zip(initial, shape, strict=True), start=1):
+        field, A = f"initial A{mode}", np.asarray(given)
+        if A.shape != (length, *rank) or A.size == 0:
+            wanted = (length, max(1, *rank)) if rank else f"({length}, rank)"
+            raise InvalidInput(field, f"has shape {A.shape}", f"give {wanted}: length of the mode × rank")
+        factors.append(_check_factor(field, A))
+    _check_model_size("initial", factors, dtype)
+    return factors
+
+
+def _check_model_size(field: str, factors: Sequence[Array], dtype: np.dtype[Any]) -> None:
+    with np.errstate(over="ignore"):
+        size = math.prod(float(np.linalg.norm(A)) for A in factors)
+    if not size < LARGEST_NORM[dtype]:
+        raise InvalidInput(field, f"makes a model out of the range of {dtype}", "scale the factors down")
+
+
+def _check_factor(field: str, given: NDArray[Any]) -> Float64:
+    if given.dtype.kind not in "fiub":
+        raise InvalidInput(field, f"has dtype {given.dtype}", "give real numbers")
+    A = given.astype(np.float64)
+    if not np.isfinite(A).all():
+        raise InvalidInput(field, "has NaN or infinite entries", "replace them")
+    if (A < 0).any():
+        raise InvalidInput(field, f"has {int((A < 0).sum())} negative entries", "set them to zero with solvers.clip")
+    return A

@@ -1,0 +1,160 @@
+"""What a run gives back."""
+
+import math
+from dataclasses import dataclass
+
+from solvers.bcd.problem import Problem, resolve
+from solvers.bcd.search import StartOutcome
+from solvers.bcd.state import History, State, StopReason
+from solvers.bcd.weights import beta_for
+from solvers.diagnostics import Diagnostics
+from solvers.methods import Penalty
+from solvers.metrics import (
+    DEAD_SHARE,
+    NonzeroComponents,
+    Sparsity,
+    nonzero_components,
+    nonzero_components_by_weight,
+    sparsity,
+    weights,
+)
+from solvers.settings import Init, Settings
+from solvers.tensor.products import Array, Float64
+
+# A relative error this close to 1 is that of no model at all.
+NOTHING = 1e-9
+# A penalty that makes up less of the objective than this does next to nothing.
+FAINT = 1e-3
+# How the note begins that a run without regrow has died although a component would pay.
+ZERO_IS_NOT_BEST = "zero is not the best answer"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What settings came to that depend on the method or on the tensor."""
+
+    penalty: Penalty
+    alpha: tuple[float, ...]
+    beta: tuple[float, ...]
+    init: Init
+
+    @classmethod
+    def of(cls, state: State) -> "Resolved":
+        settings = state.settings
+        penalty: Penalty = "l1_squared" if settings.penalises_squared else "l1"
+        return cls(penalty, state.weights.alpha, state.weights.beta, settings.init)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The factors of ⟦A¹…Aᴺ⟧ and how they came about. `warnings` says what a reader of the factors should know."""
+
+    settings: Settings
+    resolved: Resolved
+    factors: list[Array]
+    objective: float
+    relative_error: float
+    history: History
+    stop_reason: StopReason
+    compressed_iterations: int  # that an accelerated run made on its compressed tensor; the last of them is exact
+    starts: tuple[StartOutcome, ...]  # how far each of several starts came
+    missing: int  # entries of the tensor that were not observed, and so not fitted
+    weights: Float64
+    sparsity: Sparsity
+    nonzero_components: NonzeroComponents
+    warnings: tuple[str, ...]
+    diagnostics: Diagnostics | None  # None for a run that was cancelled, or with `diagnose=False`
+
+    @classmethod
+    def of(cls, state: State, diagnostics: Diagnostics | None = None) -> "Result":
+        """The result of a run at a state after which nothing more is computed."""
+        if state.stop_reason is None:
+            raise ValueError("the run has not ended: take its last state, or state.cancelled()")
+        factors, objective, relative_error = state.outcome()
+        threshold = state.settings.sparsity_threshold
+        counts = nonzero_components(factors, threshold)
+        if state.settings.sparsity is not None:
+            counts = nonzero_components_by_weight(factors, DEAD_SHARE * state.tensor_norm)
+        return cls(
+            settings=state.settings,
+            resolved=Resolved.of(state),
+            factors=list(factors),
+            objective=objective,
+            relative_error=relative_error,
+            history=state.history,
+            stop_reason=state.stop_reason,
+            compressed_iterations=state.compressed_until if state.phase == "exact" else state.iteration,
+            starts=state.search.outcomes if state.search else (),
+            missing=state.missing,
+            weights=weights(factors),
+            sparsity=sparsity(factors, threshold),
+            nonzero_components=counts,
+            warnings=tuple(_warnings(state, factors, objective, relative_error, counts)),
+            diagnostics=diagnostics,
+        )
+
+    @property
+    def fit(self) -> float:
+        return 1 - self.relative_error
+
+    @property
+    def iterations(self) -> int:
+        return len(self.history)
+
+    @property
+    def seconds(self) -> float:
+        return self.history.seconds[-1]
+
+
+def _warnings(
+    state: State, factors: tuple[Array, ...], objective: float, relative_error: float, counts: NonzeroComponents
+) -> list[str]:
+    problem, rank = resolve(state.settings, state.weights, state.fixed), state.settings.rank
+    living = int((weights(factors) > DEAD_SHARE * state.tensor_norm).sum())
+    found = [*state.notes, *problem.advice()]
+    is_zero = living == 0 or abs(relative_error - 1) < NOTHING
+    if any(note.startswith(ZERO_IS_NOT_BEST) for note in state.notes):
+        return found
+    if is_zero:
+        found.append(_every_component_is_zero(state, problem))
+    elif objective > state.tensor_norm**2 / 2:
+        found.append("the objective is higher than without any component: lower beta, or try other seeds")
+    elif living < rank:
+        found.append(_some_are_lost(state, problem, living))
+    elif counts.all_modes == 0:
+        found.append("every component lies below sparsity_threshold; lower it, or scale the tensor up")
+    if any(problem.beta) and problem.sparsity_penalty(factors) < FAINT * objective and not is_zero:
+        found.append("this beta makes up less than 0.1 % of the objective: it hardly changes the result; raise it")
+    return found
+
+
+def _every_component_is_zero(state: State, problem: Problem) -> str:
+    """Zero is the best answer if and only if no single component lowers the objective, which a run of one decides."""
+    largest, order = state.largest_beta, len(state.factors)
+    if largest is None:  # the run was ended before that was tried
+        instead = "" if problem.has_fixed else ", or give sparsity instead"
+        remedy = f"lower beta{instead}" if any(problem.beta) else "lower alpha"
+        return f"every component is zero: the penalty outweighs the tensor; {remedy}"
+    beta = math.prod(problem.beta) ** (1 / order)
+    if beta >= beta_for(state.tensor_norm, 1.0, order):
+        verdict = "zero is the best answer at this beta"
+    else:
+        verdict = "no single component was found that lowers the objective at this beta"
+    return f"every component is zero: {verdict}; one pays below a beta of about {largest:.3g}: lower it"
+
+
+def _some_are_lost(state: State, problem: Problem, living: int) -> str:
+    kept = f"{living} of {state.settings.rank} components are left"
+    if state.stop_reason == "exact":
+        return f"{kept}: the others do not lower the objective of this tensor"
+    if state.search is not None and state.search.regrow:
+        if state.stop_reason != "tolerance":
+            return f"{kept}, and the run ended before it was settled whether more would lower the objective"
+        return f"{kept}: putting components back did not lower the objective"
+    if problem.can_regrow:
+        remedy = "set regrow, which the recommended preset does"
+    else:
+        remedy = "compare other starts with starts=8" + (
+            "" if state.settings.init == "nndsvd" else ", or init='nndsvd'"
+        )
+    return f"{kept}, and whether more would lower the objective was not tried: {remedy}"

@@ -1,0 +1,129 @@
+"""The scale of the factors: balance each component over the modes, and stop before a product overflows.
+
+Scaling the columns of component r by s₁ … s_N with ∏ sₙ = 1 leaves the model as it is. The penalty is smallest where
+p s² + q s is the same in every mode, for p = α ‖a‖² and q = β ‖a‖₁: there the scales are balanced. So the objective
+never rises.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from solvers.bcd.problem import Problem
+from solvers.block import Memory
+from solvers.errors import InvalidInput
+from solvers.metrics import weights
+from solvers.tensor.products import Array, Float64
+
+# Newton's steps double the digits; a handful is enough from any start.
+NEWTON_STEPS = 50
+CONVERGED = 1e-12
+# A column of a smaller squared norm is as good as zero, and its products underflow.
+VANISHED = 1e-100
+# Of a component's norms, multiplied over the modes: their squares, times the largest tensor that is not refused, stay
+# below the largest number of the precision.
+LARGEST_PRODUCT = {np.dtype(np.float64): 1e90, np.dtype(np.float32): 1e25}
+# A component of a smaller share of the largest one is far below rounding. Where no penalty makes it zero, its columns
+# would go on as quotients of ever smaller numbers.
+FAINT = 1e-20
+
+
+def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
+    """Scales of the factors of all free modes; their product is 1, and all are 1 for a component that has vanished."""
+    exact = [A.astype(np.float64, copy=False) for A in factors]
+    scales = np.ones((len(exact), exact[0].shape[1]))
+    alpha, beta = (np.array([weights[mode] for mode in problem.free]) for weights in (problem.alpha, problem.beta))
+    if not (alpha + beta).all():  # all scale would move to the mode without a penalty, without end
+        return scales
+    squares = np.array([np.square(A).sum(axis=0) for A in exact])
+    alive = (squares > VANISHED).all(axis=0)
+    if not problem.squared or not beta.any():  # then both penalties are the same
+        sums = np.array([A.sum(axis=0) for A in exact])
+        scales[:, alive] = _balance(alpha[:, None] * squares[:, alive], beta[:, None] * sums[:, alive])
+        return scales
+    rows = [A.sum(axis=1) for A in exact]
+    for r in np.flatnonzero(alive):
+        others = np.array([A[:, r] @ (row - A[:, r]) for A, row in zip(exact, rows, strict=True)])
+        scale = _balance(((alpha + beta) * squares[:, r])[:, None], (beta * others.clip(0))[:, None])[:, 0]
+        rows = [row + (s - 1) * A[:, r] for A, row, s in zip(exact, rows, scale, strict=True)]
+        scales[:, r] = scale
+    return scales
+
+
+def scales_after_sweep(problem: Problem, factors: Sequence[Array], sizes: Sequence[Float64]) -> Float64 | None:
+    """N × R scales: the best ones if rescaling was asked for; None to leave the factors alone. Fixed ones keep theirs.
+
+    Without any penalty nothing holds a component's scale, and a dying one may carry it far from mode to mode: then it
+    is brought back whatever was asked for, or ended where it is faint.
+    """
+    if len(problem.free) == 1:  # its scale is what is fitted
+        return None
+    free = [factors[mode] for mode in problem.free]
+    scales = np.ones((len(factors), factors[0].shape[1]))
+    if any(problem.alpha) or any(problem.beta):
+        if not problem.settings.rescale:
+            return None
+        scales[list(problem.free)] = best_scales(problem, free)
+        return scales
+    strength = weights(factors)
+    is_faint = (strength > 0) & (strength < FAINT * strength.max())
+    has_drifted = _product(sizes) > math.sqrt(LARGEST_PRODUCT[factors[0].dtype])
+    if problem.normalises or not (has_drifted or is_faint.any()):
+        return None
+    scales[list(problem.free)] = np.where(is_faint, 0.0, _equal_scales(free))
+    return scales
+
+
+def rescaled(factors: Sequence[Array], memory: Sequence[Memory], scales: Float64) -> tuple[list[Array], list[Memory]]:
+    """The factors at these scales; what a method remembers of earlier factors is scaled along."""
+    return (
+        [(A * s).astype(A.dtype, copy=False) for A, s in zip(factors, scales, strict=True)],
+        [kept.scaled(s) for kept, s in zip(memory, scales, strict=True)],
+    )
+
+
+def column_sizes(A: Array) -> Float64:
+    """An upper bound of every column's norm, and at least 1: found without a square that might overflow."""
+    largest: Float64 = A.max(axis=0).astype(np.float64, copy=False)
+    return np.maximum(1.0, largest * math.sqrt(len(A)))
+
+
+def check_overflow(sizes: Sequence[Float64], dtype: np.dtype[Any]) -> None:
+    """Refuse penalties so far apart that they drive the scale from one mode into another without end."""
+    if not _product(sizes) < LARGEST_PRODUCT[dtype]:
+        problem = f"the penalties drive the factors out of the range of {dtype}"
+        raise InvalidInput("alpha", problem, "give the modes weights (alpha, beta) of similar size, or set rescale")
+
+
+def _product(sizes: Sequence[Float64]) -> float:
+    """The largest over the components of their sizes, multiplied over the modes."""
+    with np.errstate(over="ignore"):
+        return float(np.multiply.reduce(sizes).max())
+
+
+def _equal_scales(factors: Sequence[Array]) -> Float64:
+    """N × R scales that give every component the same norm in all modes: without a penalty any scale is as good."""
+    squares = np.array([np.square(A.astype(np.float64, copy=False)).sum(axis=0) for A in factors])
+    scales = np.ones_like(squares)
+    alive = (squares > VANISHED).all(axis=0)
+    scales[:, alive] = _balance(squares[:, alive], np.zeros_like(squares[:, alive]))
+    return scales
+
+
+def _balance(p: Float64, q: Float64) -> Float64:
+    """Scales s with p s² + q s = λ in every mode (rows) and ∏ s = 1, for every component (columns).
+
+    log s is an increasing function of log λ with a slope between ½ and 1, so Newton's method on its sum cannot fail.
+    """
+    log_lambda = np.log(p + q).mean(axis=0)
+    for _ in range(NEWTON_STEPS):
+        root = np.sqrt(q * q + 4 * p * np.exp(log_lambda))
+        s = 2 * np.exp(log_lambda) / (q + root)
+        excess = np.log(s).sum(axis=0)
+        log_lambda = log_lambda - excess / ((q + root) / (2 * root)).sum(axis=0)
+        if np.abs(excess).max(initial=0.0) < CONVERGED:
+            break
+    balanced: Float64 = s * np.exp(-np.log(s).mean(axis=0))  # the product is 1 to the last bits
+    return balanced

@@ -1,0 +1,78 @@
+"""Where a run is in its trial starts: a value that is saved with the state."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from solvers.tensor.products import Array
+
+Stage: TypeAlias = Literal["coarse", "fine", "finalist", "final"]
+# What the next iteration begins with: the factors of a new start, of the next finalist, or of the start chosen.
+Pending: TypeAlias = Literal["start", "finalist", "choice"]
+
+
+@dataclass(frozen=True)
+class StartOutcome:
+    """How far one start came."""
+
+    start: int
+    objective: float
+    relative_error: float
+    components: int
+    iterations: int
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A start that may be continued."""
+
+    outcome: StartOutcome
+    factors: tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A run that tries several starts, or puts components back, or both.
+
+    Every start goes through a coarse and a fine stage; the finalists through one more; the start that is chosen, to
+    the end. Stages consist of stretches of sweeps; after each, lost components may be put back.
+    """
+
+    regrow: bool
+    starts: int
+    every: bool  # all starts go on to the end, not only the finalists
+    given: bool = False  # the first start is the caller's
+    stage: Stage = "coarse"
+    start: int = 1  # the one under way, from 1
+    begun: int = 0  # iterations before the stretch under way
+    regrown: int = 0  # times that components were put back in this stage
+    rounds: int = 0  # times that it was tried in this start; makes the random numbers
+    pending: Pending | None = "start"
+    outcomes: tuple[StartOutcome, ...] = ()
+    candidates: tuple[Candidate, ...] = field(default=(), compare=False)
+    finalist: int = 0  # of the candidates, from 0
+    trial_iterations: int = 0  # of all starts, before one was chosen
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether this is one of several starts, and not yet the one that was chosen."""
+        return self.starts > 1 and self.stage != "final"
+
+    def header(self) -> dict[str, Any]:
+        """Everything but the candidates' factors, as JSON."""
+        return {
+            **{name: value for name, value in vars(self).items() if name not in ("outcomes", "candidates")},
+            "outcomes": [asdict(outcome) for outcome in self.outcomes],
+            "candidates": [asdict(candidate.outcome) for candidate in self.candidates],
+        }
+
+    @classmethod
+    def from_header(cls, header: Mapping[str, Any], factors: list[tuple[Array, ...]]) -> "Search":
+        candidates = zip(header["candidates"], factors, strict=True)
+        return cls(
+            **{
+                **header,
+                "outcomes": tuple(StartOutcome(**outcome) for outcome in header["outcomes"]),
+                "candidates": tuple(Candidate(StartOutcome(**outcome), A) for outcome, A in candidates),
+            }
+        )

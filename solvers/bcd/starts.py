@@ -1,0 +1,226 @@
+"""Trial starts: several short runs, the lowest of which goes on; and components put back on the way.
+
+Which local minimum a run ends in depends on its start far more than on β, and components die early. So a run with the
+recommended settings begins with several starts of a few dozen sweeps. Each puts lost components back whenever it has
+calmed down, the lowest ones go a little further, and the lowest of those goes on to the end.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from solvers.bcd.initial import is_from_singular_vectors, starting_factors
+from solvers.bcd.problem import Problem
+from solvers.bcd.regrow import regrow
+from solvers.bcd.search import Candidate, Search, Stage, StartOutcome
+from solvers.bcd.state import Momentum, State
+from solvers.bcd.stopping import is_calm, limit_reached
+from solvers.block import Memory
+from solvers.metrics import DEAD_SHARE, weights
+from solvers.settings import Settings
+from solvers.tensor.products import Array
+from solvers.tensor.protocol import TensorLike
+from solvers.tensor.threads import Threads
+
+# Starts of the recommended setting; measured in benchmarks/starts.md.
+STARTS = 8
+# Of that many starts one goes on as a finalist.
+STARTS_PER_FINALIST = 8 / 3
+# So many starts within this share of the lowest objective: more of them would end there too.
+AGREEING, AGREEMENT = 4, 2e-3
+
+
+class Stretch(NamedTuple):
+    """Sweeps until the objective changes by less than the tolerance, then components may be put back."""
+
+    tolerance: float
+    patience: int
+    most_sweeps: int
+    regrows: int
+
+
+STRETCHES: dict[Stage, Stretch] = {
+    "coarse": Stretch(1e-2, 1, 60, 1),
+    "fine": Stretch(1e-3, 2, 60, 2),
+    "finalist": Stretch(1e-4, 2, 100, 1),
+}
+FINAL_REGROWS = 1
+
+
+def search_for(problem: Problem, initial: object) -> Search | None:
+    """What the settings ask for; with factors given by the caller only what was asked for by name."""
+    settings, automatic = problem.settings, initial is None
+    puts_back = automatic and problem.can_regrow if settings.regrow is None else settings.regrow
+    starts = (STARTS if automatic else 1) if settings.starts is None else settings.starts
+    if starts == 1 and not puts_back:
+        return None
+    return Search(puts_back, starts, every=settings.starts_mode == "all", given=not automatic)
+
+
+def finalists(settings: Settings) -> int:
+    """How many starts are kept at once, at most."""
+    starts = STARTS if settings.starts is None else settings.starts
+    return _most_finalists(starts, every=settings.starts_mode == "all")
+
+
+def _most_finalists(starts: int, every: bool) -> int:
+    return starts if every else max(1, round(starts / STARTS_PER_FINALIST))
+
+
+def begin(X: TensorLike, problem: Problem, state: State) -> State:
+    """Before a sweep: take up the factors of a new start, of the next finalist, or of the start that is chosen."""
+    search = state.search
+    if search is None or search.pending is None:
+        return state
+    at = replace(search, pending=None, begun=state.iteration + 1, regrown=0)
+    if search.pending == "start":
+        factors = state.factors if search.start == 1 else _drawn(X, problem, state)
+        return _restarted(state, at, factors, math.inf)
+    if search.pending == "finalist":
+        candidate = search.candidates[search.finalist]
+        at = replace(at, stage="finalist", start=candidate.outcome.start)
+    else:
+        candidate = min(search.candidates, key=lambda candidate: candidate.outcome.objective)
+        at = replace(at, stage="final", start=candidate.outcome.start, trial_iterations=state.iteration)
+    return _restarted(state, at, candidate.factors, candidate.outcome.objective)
+
+
+def _drawn(X: TensorLike, problem: Problem, state: State) -> list[Array]:
+    fixed = {mode: state.factors[mode] for mode in state.fixed}
+    assert state.search is not None
+    return starting_factors(X, problem, None, state.search.start, fixed)
+
+
+def is_too_faint(X: TensorLike, problem: Problem, state: State) -> bool:
+    """Whether the start that was just taken up would lose components to β at once, so faint are they.
+
+    NNDSVD gives every mode the root of a component's weight, and their product is far too small.
+    """
+    search = state.search
+    if search is None or not any(problem.beta) or (search.given and search.start == 1):
+        return False
+    return is_from_singular_vectors(X, problem.settings, search.start)
+
+
+def proceed(X: TensorLike, problem: Problem, state: State, noise: float, threads: Threads) -> State:
+    """After a sweep: where its stretch has ended, put components back or go on to what comes next."""
+    search, converged = state.search, state.stop_reason == "tolerance"
+    if search is None or (search.stage == "final" and not converged):
+        return state
+    if search.stage != "final":
+        state = replace(state, stop_reason=None)  # convergence ends a stretch; limits are asked when all is done
+        if not (converged or _has_ended(state, search, noise)):
+            return state
+    most = FINAL_REGROWS if search.stage == "final" else STRETCHES[search.stage].regrows
+    if search.regrow and search.regrown < most:
+        tried = replace(state, search=replace(search, rounds=search.rounds + 1))
+        key, thorough = (search.start, search.rounds), search.stage == "final"
+        grown = regrow(X, problem, state.factors, state.objective, key, threads, thorough)
+        if grown is not None:
+            return _regrown(tried, grown.factors, grown.score.objective, grown.score.relative_error)
+        state, search = tried, replace(search, rounds=search.rounds + 1)
+    return state if search.stage == "final" else replace(state, search=_next(state, search))
+
+
+def settled(state: State) -> State:
+    """The same, its trial starts ended where they are: the lowest one is the run's own."""
+    if state.search is None or not state.search.is_trial:
+        return state
+    factors, objective, relative_error = state.outcome()
+    search = replace(
+        state.search,
+        stage="final",
+        pending=None,
+        candidates=(),
+        begun=state.iteration,
+        trial_iterations=state.iteration,
+    )
+    history = state.history.corrected(objective, relative_error)
+    return replace(_restarted(state, search, factors, objective), history=history)
+
+
+def _restarted(state: State, search: Search, factors: Sequence[Array], objective: float) -> State:
+    return replace(
+        state,
+        search=search,
+        factors=tuple(factors),
+        memory=(Memory(),) * len(factors),
+        momentum=Momentum(),
+        objective=objective,
+    )
+
+
+def _regrown(state: State, factors: Sequence[Array], objective: float, relative_error: float) -> State:
+    """The iteration's line tells of the factors with the components put back."""
+    assert state.search is not None
+    search = replace(state.search, begun=state.iteration, regrown=state.search.regrown + 1)
+    history = state.history.corrected(objective, relative_error)
+    grown = replace(_restarted(state, search, factors, objective), history=history)
+    return replace(grown, stop_reason=limit_reached(grown))
+
+
+def _has_ended(state: State, search: Search, noise: float) -> bool:
+    """Whether the stretch under way is calm, or as long as it may be."""
+    stop, stretch = state.settings.stop, STRETCHES[search.stage]
+    objective = state.history.objective[search.begun - 1 :]
+    if search.stage == "finalist" and search.every:
+        return len(objective) >= stop.max_iterations
+    longest = min(stretch.most_sweeps, stop.max_iterations)
+    return len(objective) >= longest or is_calm(objective, stretch.tolerance, stretch.patience, noise)
+
+
+def _next(state: State, search: Search) -> Search:
+    """What follows a stretch after which nothing was put back."""
+    if search.stage == "coarse":
+        return replace(search, stage="fine", begun=state.iteration, regrown=0)
+    if search.starts == 1:
+        return replace(search, stage="final", begun=state.iteration, regrown=0)
+    outcome = _outcome(state, search)
+    if search.stage == "finalist":
+        others = [candidate for candidate in search.candidates if candidate.outcome.start != search.start]
+        place = search.finalist
+        candidates = (*others[:place], Candidate(outcome, state.factors), *others[place:])
+        outcomes = tuple(outcome if other.start == outcome.start else other for other in search.outcomes)
+        more = place + 1 < len(candidates)
+        return replace(
+            search,
+            candidates=candidates,
+            outcomes=outcomes,
+            finalist=place + more,
+            pending="finalist" if more else "choice",
+        )
+    outcomes = (*search.outcomes, outcome)
+    lowest_first = sorted((*search.candidates, Candidate(outcome, state.factors)), key=_objective)
+    agree = not search.every and _agree(outcomes)
+    last = len(outcomes) == search.starts or agree
+    candidates = tuple(lowest_first[: 1 if agree else _most_finalists(search.starts, search.every)])
+    return replace(
+        search,
+        stage="coarse",
+        start=search.start + (not last),
+        rounds=0,
+        outcomes=outcomes,
+        candidates=candidates,
+        pending="start" if not last else "choice" if len(candidates) == 1 and not search.every else "finalist",
+    )
+
+
+def _objective(candidate: Candidate) -> float:
+    return candidate.outcome.objective
+
+
+def _agree(outcomes: Sequence[StartOutcome]) -> bool:
+    objectives = sorted(outcome.objective for outcome in outcomes)
+    return len(objectives) >= AGREEING and objectives[AGREEING - 1] <= objectives[0] * (1 + AGREEMENT)
+
+
+def _outcome(state: State, search: Search) -> StartOutcome:
+    alive = weights(state.factors) > DEAD_SHARE * state.tensor_norm
+    return StartOutcome(
+        start=search.start,
+        objective=state.objective,
+        relative_error=state.history.relative_error[-1],
+        components=int(alive.sum()),
+        iterations=sum(start == search.start for start in state.history.start),
+    )

@@ -1,0 +1,272 @@
+"""The state of a run after a sweep: a value that can be saved and resumed."""
+
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, TypeAlias
+from zipfile import BadZipFile
+
+import numpy as np
+
+from solvers.bcd.search import Search
+from solvers.bcd.weights import Weights, given_weights, missing_count
+from solvers.block import Memory
+from solvers.errors import InvalidInput
+from solvers.settings import Settings
+from solvers.tensor.dense import Tensor
+from solvers.tensor.products import Array
+
+# "exact": a single factor was to be fitted, which one step solves.
+StopReason: TypeAlias = Literal["tolerance", "max_iterations", "max_seconds", "cancelled", "exact"]
+Phase: TypeAlias = Literal["start", "compressed", "exact"]
+# Format 1 knows no trial starts and holds its weights in the settings; what it began goes on by its own rules.
+FORMAT, READABLE = 2, (1, 2)
+COLUMNS = ("objective", "relative_error", "seconds", "start")
+
+
+@dataclass(frozen=True)
+class History:
+    """One entry per iteration, the first after the first sweep. `seconds` is the computing time up to then.
+
+    `start` counts trial starts from 1, and is None in the run that goes on from one of them.
+    """
+
+    objective: tuple[float, ...] = ()
+    relative_error: tuple[float, ...] = ()
+    seconds: tuple[float, ...] = ()
+    start: tuple[int | None, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.objective)
+
+    def plus(self, objective: float, relative_error: float, seconds: float, start: int | None = None) -> "History":
+        return History(
+            (*self.objective, objective),
+            (*self.relative_error, relative_error),
+            (*self.seconds, seconds),
+            (*self.start, start),
+        )
+
+    def corrected(self, objective: float, relative_error: float) -> "History":
+        """With other values for the last iteration."""
+        return replace(
+            self,
+            objective=(*self.objective[:-1], objective),
+            relative_error=(*self.relative_error[:-1], relative_error),
+        )
+
+    def with_last_seconds(self, seconds: float) -> "History":
+        """With another time for the last iteration, from which the clock goes on."""
+        return replace(self, seconds=(*self.seconds[:-1], seconds))
+
+    def since(self, iteration: int) -> "History":
+        """From that iteration on, which counts as the first."""
+        place = max(0, iteration - 1)
+        return History(*(getattr(self, column)[place:] for column in COLUMNS))
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Where the clock of `max_seconds` starts, and the iteration after which the limit is enforced."""
+
+    spent_seconds: float = 0.0
+    enforce_after_iteration: int = 0
+
+
+@dataclass(frozen=True)
+class Momentum:
+    """What extrapolation between sweeps carries on: the factors of one sweep before, and how far to go beyond."""
+
+    previous: tuple[Array, ...] | None = None
+    weight: float = 0.5
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything the next sweep depends on. `stop_reason` is None while the run goes on.
+
+    An accelerated run begins in the compressed phase, which ends with `compressed_until`: from that iteration on, the
+    history is exact.
+    """
+
+    settings: Settings
+    weights: Weights
+    tensor_norm: float  # not a number in a state of format 1, until it is resumed
+    factors: tuple[Array, ...]
+    memory: tuple[Memory, ...]
+    history: History = History()
+    stop_reason: StopReason | None = None
+    phase: Literal["compressed", "exact"] = "exact"
+    compressed_until: int = 0
+    objective: float = math.inf  # of the factors, infinite before their first sweep
+    momentum: Momentum = Momentum()
+    search: Search | None = None
+    notes: tuple[str, ...] = ()  # what a reader of the result should know of its beginning
+    largest_beta: float | None = None  # found where every component is zero: no single one pays beyond it
+    format: int = FORMAT
+    missing: int = 0  # entries of the tensor that were not observed
+    fixed: tuple[int, ...] = ()  # modes, from 0, whose factors were given and stay
+    preparation_seconds: float = 0.0  # spent before the first sweep
+    enforce_after_iteration: int = 0  # `max_seconds` ends the run after this iteration only; not saved
+
+    @property
+    def iteration(self) -> int:
+        return len(self.history)
+
+    @property
+    def seconds(self) -> float:
+        return self.history.seconds[-1] if self.history.seconds else self.preparation_seconds
+
+    @property
+    def trial_iterations(self) -> int:
+        """Iterations of trial starts: `max_iterations` does not count them."""
+        if self.search is None:
+            return 0
+        return self.iteration if self.search.is_trial else self.search.trial_iterations
+
+    def phase_at(self, iteration: int) -> Phase:
+        """The phase of an iteration that is past."""
+        if self.history.start[iteration - 1] is not None:
+            return "start"
+        return "compressed" if self.phase == "compressed" or iteration < self.compressed_until else "exact"
+
+    def outcome(self) -> tuple[tuple[Array, ...], float, float]:
+        """Factors, objective and relative error of a run that ends here: while starts are tried, of the lowest."""
+        candidates = self.search.candidates if self.search and self.search.is_trial else ()
+        best = min(candidates, key=lambda candidate: candidate.outcome.objective, default=None)
+        if best is None or best.outcome.objective >= self.objective:
+            return self.factors, self.objective, self.history.relative_error[-1]
+        return best.factors, best.outcome.objective, best.outcome.relative_error
+
+    def with_clock(self, clock: Clock) -> "State":
+        """The same with the clock set forward, never back. Under a clock that was set, at least one sweep follows."""
+        if clock == Clock():
+            return self
+        seconds = max(self.seconds, clock.spent_seconds)
+        enforce_after = max(self.iteration, clock.enforce_after_iteration)
+        if not self.history:
+            return replace(self, preparation_seconds=seconds, enforce_after_iteration=enforce_after)
+        return replace(self, history=self.history.with_last_seconds(seconds), enforce_after_iteration=enforce_after)
+
+    def cancelled(self) -> "State":
+        """The same, ended by the caller; a run that has ended already keeps its own reason."""
+        return replace(self, stop_reason=self.stop_reason or "cancelled")
+
+    def to_bytes(self) -> bytes:
+        """As an `.npz` file without pickles: restored anywhere, it goes on to the same bits."""
+        arrays: dict[str, Any] = _numbered("A", self.factors)
+        for mode, memory in enumerate(self.memory, start=1):
+            if memory.previous is not None:
+                arrays[f"previous{mode}"] = memory.previous
+        arrays |= _numbered("momentum", self.momentum.previous or ())
+        for place, candidate in enumerate(self.search.candidates if self.search else ()):
+            arrays |= _numbered(f"candidate{place}_A", candidate.factors)
+        for column in COLUMNS[:3]:
+            arrays[column] = np.array(getattr(self.history, column))
+        arrays["start"] = np.array([start or 0 for start in self.history.start], np.int64)
+        header = {
+            "format": self.format,
+            "settings": self.settings.model_dump(mode="json"),
+            "weights": asdict(self.weights),
+            "tensor_norm": self.tensor_norm,
+            "numbers": [dict(memory.numbers) for memory in self.memory],
+            "stop_reason": self.stop_reason,
+            "phase": self.phase,
+            "compressed_until": self.compressed_until,
+            "objective": self.objective,
+            "momentum_weight": self.momentum.weight,
+            "search": self.search and self.search.header(),
+            "notes": self.notes,
+            "largest_beta": self.largest_beta,
+            "missing": self.missing,
+            "fixed": self.fixed,
+        }
+        arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "State":
+        try:
+            with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+                arrays = dict(stored)
+            header = json.loads(arrays["header"].tobytes())
+            found = header["format"]
+        except (BadZipFile, OSError, EOFError, LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise InvalidInput("state", "is damaged", "resume from an older one") from error
+        if found not in READABLE:
+            raise InvalidInput("state", f"has format {found}, not {FORMAT}", "resume it with the version that saved it")
+        modes = range(1, len(header["numbers"]) + 1)
+        settings = Settings.from_stored(header["settings"])
+        objective, relative_error, seconds = (tuple(arrays[column].tolist()) for column in COLUMNS[:3])
+        state = cls(
+            settings=settings,
+            weights=given_weights(settings, len(modes)),
+            tensor_norm=math.nan,
+            factors=_collected(arrays, "A", modes),
+            memory=tuple(
+                Memory(arrays.get(f"previous{mode}"), numbers)
+                for mode, numbers in zip(modes, header["numbers"], strict=True)
+            ),
+            history=History(objective, relative_error, seconds, (None,) * len(objective)),
+            stop_reason=header["stop_reason"],
+            phase=header["phase"],
+            compressed_until=header["compressed_until"],
+            objective=objective[-1] if objective else math.inf,
+            format=found,
+        )
+        return state if found == 1 else _with_format_2(state, header, arrays, modes)
+
+
+def _with_format_2(state: State, header: dict[str, Any], arrays: dict[str, Any], modes: range) -> State:
+    """What the first format had not."""
+    search, found = header["search"], None
+    if search is not None:
+        count = len(search["candidates"])
+        found = Search.from_header(search, [_collected(arrays, f"candidate{i}_A", modes) for i in range(count)])
+    previous = _collected(arrays, "momentum", modes) if "momentum1" in arrays else None
+    return replace(
+        state,
+        weights=Weights(**{name: tuple(values) for name, values in header["weights"].items()}),
+        tensor_norm=header["tensor_norm"],
+        history=replace(state.history, start=tuple(start or None for start in arrays["start"].tolist())),
+        objective=header["objective"],
+        momentum=Momentum(previous, header["momentum_weight"]),
+        search=found,
+        notes=tuple(header["notes"]),
+        largest_beta=header["largest_beta"],
+        missing=header.get("missing", 0),
+        fixed=tuple(header.get("fixed", ())),
+    )
+
+
+def _numbered(name: str, arrays: Sequence[Array]) -> dict[str, Any]:
+    return {f"{name}{mode}": A for mode, A in enumerate(arrays, start=1)}
+
+
+def _collected(arrays: dict[str, Any], name: str, modes: range) -> tuple[Array, ...]:
+    return tuple(arrays[f"{name}{mode}"] for mode in modes)
+
+
+def check_resumable(
+    state: State, settings: Settings, tensor: Tensor, initial: object, fixed: Mapping[int, Array]
+) -> None:
+    """A run may go on with other stopping rules, and be diagnosed or not, but with nothing else changed."""
+    if initial is not None:
+        raise InvalidInput("initial", "is given together with resume", "give one of the two")
+    lengths = tuple(len(A) for A in state.factors)
+    if lengths != tensor.shape:
+        raise InvalidInput("resume", f"was saved for a tensor of shape {lengths}", "pass the tensor it belongs to")
+    working = np.dtype(np.float64) if state.phase == "compressed" and state.format > 1 else tensor.dtype
+    if state.factors[0].dtype not in (working, tensor.dtype):
+        raise InvalidInput("resume", f"was saved in {state.factors[0].dtype}", "pass the tensor it belongs to")
+    if state.missing != missing_count(tensor):
+        problem = f"was saved for a tensor with {state.missing} entries missing, this one lacks {missing_count(tensor)}"
+        raise InvalidInput("resume", problem, "give the same tensor and the same mask")
+    if fixed and (tuple(fixed) != state.fixed or any((state.factors[mode] != A).any() for mode, A in fixed.items())):
+        raise InvalidInput("fixed", "is not what the run was begun with", "give the same factors, or leave it out")
+    if state.settings.model_copy(update={"stop": settings.stop, "diagnose": settings.diagnose}) != settings:
+        raise InvalidInput("resume", "was saved under other settings", "change nothing but stop")

@@ -1,0 +1,24 @@
+"""Alternating nonnegative least squares, exact where a mode is short: not of the paper.
+
+Exact steps make few sweeps, but on a mode of thousands of rows they cost more than the sweep around them. There a few
+passes of HALS take their place: they come close to the minimiser, and the sweeps hardly become more.
+"""
+
+from solvers.block import Block, Memory
+from solvers.kernels.definite import make_definite
+from solvers.kernels.rows import update_rows
+from solvers.tensor.products import Float64
+
+# Rows of a mode from which on passes of HALS are made, and how many.
+LONG, PASSES = 1000, 3
+
+
+def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
+    """A ← argmin F(A) over A ≥ 0 by block principal pivoting; in a long mode, passes of HALS towards it."""
+    # Numba: see hals.py.
+    from solvers.kernels.columns import rows_by_column
+    from solvers.kernels.nnls import pivoting_rows
+
+    if len(A) < LONG:
+        return make_definite(A, block.Q, block.C).solve_rows(pivoting_rows, block.threads), memory
+    return update_rows(rows_by_column, A, block.C, block.Q, block.threads, PASSES), memory

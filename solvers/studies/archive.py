@@ -1,0 +1,33 @@
+"""States of studies as files: numbers and text in a JSON header, arrays beside it, no pickles."""
+
+import io
+import json
+from collections.abc import Mapping
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.errors import InvalidInput
+
+
+def pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    buffer = io.BytesIO()
+    written: dict[str, Any] = {**arrays, "header": np.frombuffer(json.dumps(header).encode(), np.uint8)}
+    np.savez(buffer, **written)
+    return buffer.getvalue()
+
+
+def unpack(content: bytes, study: str, readable: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and arrays of a state that this kind of study saved in a format that can be read."""
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            arrays = dict(stored)
+        header: dict[str, Any] = json.loads(arrays.pop("header").tobytes())
+        found = header["study"], header["format"]
+    except (BadZipFile, OSError, EOFError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput("state", "is damaged", "resume from an older one") from error
+    if found != (study, readable):
+        raise InvalidInput("state", f"is of {found[0]}, format {found[1]}", "resume it with what saved it")
+    return header, arrays

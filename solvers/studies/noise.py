@@ -1,0 +1,227 @@
+"""Kinds of noise: how each makes a fit likely or not, and how tensors with such noise are simulated.
+
+Arrays are in units of the tensor's root mean square. `model` is ⟦A¹…Aᴺ⟧ entry by entry, X the tensor.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.tensor.products import Float64
+
+NoiseKind: TypeAlias = Literal["gaussian", "clipped", "counts"]
+NOISE_KINDS: tuple[NoiseKind, ...] = ("gaussian", "clipped", "counts")
+
+# Bins of the model's values in which Gaussian noise has a variance of its own, and the entries each needs at least.
+BINS, PER_BIN = 12, 200
+# Noise below this share of the root mean square (60 dB) is not told apart from a fit that has not quite converged.
+LEAST_DEVIATION = 1e-3
+# Counts expected of an entry where the model is zero: one that is counted there all the same must not decide alone.
+LEAST_RATE = 1e-6
+# More exact zeros than this share are taken for readings that were clipped at zero.
+CLIPPED_SHARE = 0.02
+# Most counts that an entry may have: beyond, every floating-point number is a multiple of something.
+MOST_COUNTS = 1e6
+# Squared residuals of an overfit to counts, in units of what is expected of them: less, since it fits some of the
+# noise, or more, if it has not converged. A quantised instrument is far from both.
+COUNTS_SCATTER = (0.25, 2.5)
+EM_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """x = m + noise, whose variance depends on m: one number for each of a few bins of m."""
+
+    edges: tuple[float, ...]  # between the bins
+    variances: tuple[float, ...]
+    kind: NoiseKind = "gaussian"
+
+    @classmethod
+    def estimate(cls, X: Float64, model: Float64, parameters: int) -> "Gaussian":
+        """From the residual of an overfit, in bins of equally many entries."""
+        count = int(np.clip(X.size // PER_BIN, 1, BINS))
+        edges = np.unique(np.quantile(model, np.linspace(0, 1, count + 1)[1:-1]))
+        place = np.searchsorted(edges, model.ravel(), side="right")
+        squares = np.bincount(place, np.square(X - model).ravel(), minlength=len(edges) + 1)
+        variances = squares / np.maximum(np.bincount(place, minlength=len(edges) + 1), 1) / _free(X, parameters)
+        least = LEAST_DEVIATION**2
+        return cls(tuple(edges.tolist()), tuple(np.maximum(variances, least).tolist()))
+
+    def variance(self, model: Float64) -> Float64:
+        place = np.searchsorted(np.array(self.edges), model, side="right")
+        return np.array(self.variances)[place]
+
+    def loss(self, X: Float64, model: Float64, variance: Float64) -> float:
+        """Σ (x − m)² / v, with one v for all fits that are compared: no parameter that a fit could choose."""
+        return float((np.square(X - model) / variance).sum())
+
+    def residual(self, X: Float64, model: Float64, random: np.random.Generator) -> Float64:
+        """Standard normal, entry by entry, where the noise is of this kind."""
+        return (X - model) / np.sqrt(self.variance(model))
+
+    def simulate(self, model: Float64, random: np.random.Generator) -> Float64:
+        return model + np.sqrt(self.variance(model)) * random.standard_normal(model.shape)
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """x = max(0, m + noise) of one variance: a zero says only that m + noise was not positive."""
+
+    deviation: float
+    kind: NoiseKind = "clipped"
+
+    @classmethod
+    def estimate(cls, X: Float64, model: Float64, parameters: int) -> "Clipped":
+        """By expectation and maximisation: E (y − m)² = σ² + m σ φ/Φ of a reading y that was clipped."""
+        zero = X <= 0
+        known, below = float(np.square(X - model)[~zero].sum()), model[zero]
+        deviation = max(LEAST_DEVIATION, float(np.sqrt(known / X.size)))
+        for _ in range(EM_STEPS):
+            hidden = deviation**2 + below * deviation * _mills(-below / deviation)
+            deviation = max(LEAST_DEVIATION, float(np.sqrt((known + hidden.sum()) / X.size)))
+        return cls(deviation / float(np.sqrt(_free(X, parameters))))
+
+    def variance(self, model: Float64) -> Float64:
+        return np.full_like(model, self.deviation**2)
+
+    def completed(self, X: Float64, model: Float64) -> Float64:
+        """X with its zeros replaced by what they are expected to be, m − σ φ(a)/Φ(a) for a = −m/σ: below zero."""
+        filled, zero = X.copy(), X <= 0
+        below = model[zero]
+        filled[zero] = below - self.deviation * _mills(-below / self.deviation)
+        return filled
+
+    def loss(self, X: Float64, model: Float64, variance: Float64) -> float:
+        """−2 log likelihood, but for a constant."""
+        from scipy.special import log_ndtr  # a quarter of a second to load, as below
+
+        zero = X <= 0
+        seen = np.square((X - model)[~zero] / self.deviation).sum()
+        return float(seen - 2 * log_ndtr(-model[zero] / self.deviation).sum())
+
+    def residual(self, X: Float64, model: Float64, random: np.random.Generator) -> Float64:
+        """Standard normal where the noise is of this kind: that of a zero is drawn from below it."""
+        from scipy.special import ndtr, ndtri
+
+        zero = X <= 0
+        standard = (X - model) / self.deviation
+        share = random.uniform(size=int(zero.sum())) * ndtr(-model[zero] / self.deviation)
+        standard[zero] = ndtri(np.maximum(share, np.finfo(float).tiny))
+        return standard
+
+    def simulate(self, model: Float64, random: np.random.Generator) -> Float64:
+        return np.maximum(0.0, model + self.deviation * random.standard_normal(model.shape))
+
+
+@dataclass(frozen=True)
+class Counts:
+    """x = unit × Poisson, where m / unit counts are expected."""
+
+    unit: float
+    kind: NoiseKind = "counts"
+
+    @classmethod
+    def estimate(cls, X: Float64, model: Float64, parameters: int) -> "Counts":
+        """What all entries are multiples of; if there is no such unit, what makes the residual's variance."""
+        scatter = float(np.square(X - model).sum()) / float(X.sum()) / _free(X, parameters)
+        return cls(unit_of(X) or max(scatter, LEAST_DEVIATION**2))
+
+    def is_plausible(self, X: Float64, model: Float64) -> bool:
+        """Whether the entries scatter like counts: their squared residuals are the unit times their sum."""
+        low, high = COUNTS_SCATTER
+        return low < float(np.square(X - model).sum()) / (self.unit * float(model.sum())) < high
+
+    def variance(self, model: Float64) -> Float64:
+        return self.unit * model
+
+    def loss(self, X: Float64, model: Float64, variance: Float64) -> float:
+        """The Poisson deviance, −2 log likelihood but for a constant: right for few counts, where a square is not."""
+        from scipy.special import xlogy
+
+        counts, rate = X / self.unit, np.maximum(model / self.unit, LEAST_RATE)
+        return 2 * float((xlogy(counts, counts / rate) - counts + rate).sum())
+
+    def residual(self, X: Float64, model: Float64, random: np.random.Generator) -> Float64:
+        """Standard normal where the noise is of this kind: a count's is drawn from its share of the distribution."""
+        from scipy.special import ndtri, pdtr
+
+        counts, rate = np.round(X / self.unit), np.maximum(model / self.unit, LEAST_RATE)
+        low = np.where(counts > 0, pdtr(np.maximum(counts - 1, 0), rate), 0.0)
+        share = low + random.uniform(size=X.shape) * (pdtr(counts, rate) - low)
+        tiny = np.finfo(float).eps
+        return np.asarray(ndtri(np.clip(share, tiny, 1 - tiny)))
+
+    def simulate(self, model: Float64, random: np.random.Generator) -> Float64:
+        return np.asarray(self.unit * random.poisson(model / self.unit), np.float64)
+
+
+Noise: TypeAlias = Gaussian | Clipped | Counts
+_ESTIMATES: dict[NoiseKind, Callable[[Float64, Float64, int], Noise]] = {
+    "gaussian": Gaussian.estimate,
+    "clipped": Clipped.estimate,
+    "counts": Counts.estimate,
+}
+_CLASSES: dict[NoiseKind, type[Noise]] = {"gaussian": Gaussian, "clipped": Clipped, "counts": Counts}
+
+
+def estimate(kind: NoiseKind, X: Float64, model: Float64, parameters: int) -> Noise:
+    """The noise of a kind, from what an overfit with that many parameters leaves of it."""
+    return _ESTIMATES[kind](X, model, parameters)
+
+
+def from_fields(fields: dict[str, Any]) -> Noise:
+    """The noise whose fields were dumped as JSON."""
+    kind: NoiseKind = fields["kind"]
+    made: Callable[..., Noise] = _CLASSES[kind]
+    return made(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+
+
+def likely_kind(X: Float64) -> NoiseKind:
+    """What the entries look like: multiples of one unit, clipped at zero, or neither."""
+    if unit_of(X) is not None:
+        return "counts"
+    return without_counts(X)
+
+
+def without_counts(X: Float64) -> NoiseKind:
+    """The same for entries that are known to be no counts."""
+    return "clipped" if float((X <= 0).mean()) > CLIPPED_SHARE else "gaussian"
+
+
+def unit_of(X: Float64) -> float | None:
+    """The number that all entries are multiples of; None if there is none, or if all entries are the same."""
+    values = np.unique(X)
+    if len(values) < 2:
+        return None
+    unit = _refined(float(np.diff(values).min()), values)
+    counts = values / unit
+    rounding = 1e-3 + 2e-7 * counts  # the second of entries in single precision
+    is_whole = counts[-1] <= MOST_COUNTS and bool((np.abs(counts - np.round(counts)) < rounding).all())
+    return unit if is_whole else None
+
+
+def _refined(unit: float, values: Float64) -> float:
+    """The unit by small counts, then by larger ones: a difference of large entries in single precision is rough."""
+    reach = 4.0
+    while True:
+        near = values[(values > 0) & (values <= reach * unit)]
+        counts = np.round(near / unit)
+        unit = float(near @ counts / (counts @ counts)) if counts.any() else unit
+        if reach * unit >= values[-1] or reach > MOST_COUNTS:
+            return unit
+        reach *= 8
+
+
+def _free(X: Float64, parameters: int) -> float:
+    """The share of the noise that parameters have not fitted."""
+    return 1 - parameters / X.size
+
+
+def _mills(a: NDArray[np.float64]) -> Float64:
+    """φ(a) / Φ(a), also far to the left, where both vanish."""
+    from scipy.special import log_ndtr
+
+    return np.asarray(np.exp(-np.square(a) / 2 - np.log(2 * np.pi) / 2 - log_ndtr(a)))

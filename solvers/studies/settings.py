@@ -1,0 +1,151 @@
+"""Settings of studies: what may be asked of `choose` and `compare`."""
+
+from collections.abc import Mapping
+from itertools import product
+from typing import Any, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from solvers.settings import MethodName, NotNegative, Number, Positive, Settings, Share, Whole
+from solvers.studies.noise import NoiseKind
+
+NoiseSetting: TypeAlias = Literal["auto"] | NoiseKind
+
+
+class SplitHalf(BaseModel):
+    """Halves along one mode are fitted apart; what they find in the other modes should be the same."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mode: Whole = Field(ge=1, description="the mode that is cut, from 1: that of the samples")
+    parts: Literal[2, 4, 6] = Field(
+        4, description="parts that halves are put together of: 2, 4 or 6 for 1, 3 or 10 pairs"
+    )
+
+
+class Holdout(BaseModel):
+    """Entries are left out of a fit, and predicted by it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fraction: Number = Field(0.1, gt=0, le=0.5, allow_inf_nan=False, description="share of the entries left out")
+    folds: Whole = Field(2, ge=1, le=20, description="times that others are left out")
+    block: tuple[Positive, ...] | None = Field(
+        None, description="lengths of the blocks that are left out, one per mode; null: single entries"
+    )
+
+
+class Validation(BaseModel):
+    """Checks of a number of components by tensors that were not fitted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    split_half: SplitHalf | None = None
+    holdout: Holdout | None = None
+
+
+class ChoiceSettings(BaseModel):
+    """How the number of components is looked for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    rank: Whole = Field(16, ge=2, le=200, description="components of the overfit: a few more than are expected")
+    seeds: Whole = Field(5, ge=1, le=50, description="random starts; two that agree are needed to be sure")
+    seed: Whole = Field(0, ge=0, description="of the first start and of all simulations")
+    noise: NoiseSetting = Field(
+        "auto",
+        description="gaussian: of any level, which may depend on the model; clipped: readings below zero were set to "
+        "zero; counts: Poisson; auto: what the entries look like",
+    )
+    validation: Validation = Field(Validation(), alias="validate", description="checks besides the rule")
+
+
+# What a cell of the grid decides; every other field of a run's settings may be given for all of them.
+VARIED = ("rank", "method", "beta", "sparsity", "seed")
+COMMON = tuple(name for name in Settings.model_fields if name not in VARIED)
+
+
+class Cell(BaseModel):
+    """One combination that is compared."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rank: int
+    method: str
+    beta: float | None
+    sparsity: float | None
+
+    def __str__(self) -> str:
+        weight = f"beta {self.beta:g}" if self.sparsity is None else f"sparsity {self.sparsity:g}"
+        return f"rank {self.rank}, {self.method}, {weight}"
+
+
+class ComparisonSettings(BaseModel):
+    """A grid of runs: every rank with every method and every weight, each from the same few starts.
+
+    Other fields of `Settings`, given beside these, hold for every run.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    ranks: tuple[Positive, ...] = Field(min_length=1, description="numbers of components")
+    methods: tuple[MethodName, ...] = Field(min_length=1, description="names of methods")
+    betas: tuple[NotNegative, ...] | None = Field(None, min_length=1, description="weights of the sparsity penalty")
+    sparsities: tuple[Share, ...] | None = Field(None, min_length=1, description="instead of betas, without units")
+    repeats: Whole = Field(5, ge=1, le=1000, description="runs of each cell; run k starts from the same factors in all")
+    seed: Whole = Field(0, ge=0, description="of the first run of each cell; the next has the next")
+    validation: Validation = Field(
+        Validation(), alias="validate", description="checks of every rank, without a penalty"
+    )
+    common: Mapping[str, Any] = Field(default_factory=dict, description="settings that hold for every run")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_common(cls, fields: Any) -> Any:
+        if not isinstance(fields, Mapping) or "common" in fields:
+            return fields
+        common = {name: _plain(fields[name]) for name in COMMON if name in fields}
+        return {**{name: value for name, value in fields.items() if name not in common}, "common": common}
+
+    @model_validator(mode="after")
+    def _makes_runs(self) -> Self:
+        """Every cell must be a run that can be made: refuse at the field that is to blame."""
+        if self.betas is not None and self.sparsities is not None:
+            raise _refused(
+                "sparsities", "are given together with betas, which they stand for; leave one of the two out"
+            )
+        for name in ("ranks", "methods", "betas", "sparsities"):
+            values = getattr(self, name) or ()
+            if len(set(values)) < len(values):
+                raise _refused(name, "has an entry twice; give each once")
+        unknown = [name for name in self.common if name not in COMMON]
+        if unknown:
+            raise _refused(unknown[0], "does not hold for all runs; leave it out")
+        for cell in self.cells:
+            self.settings(cell, 0)
+        return self
+
+    @property
+    def cells(self) -> list[Cell]:
+        """In the order of ranks, methods and weights."""
+        weights = [(None, s) for s in self.sparsities] if self.sparsities else [(b, None) for b in self.betas or (0.0,)]
+        return [
+            Cell(rank=rank, method=method, beta=beta, sparsity=sparsity)
+            for rank, method, (beta, sparsity) in product(self.ranks, self.methods, weights)
+        ]
+
+    def settings(self, cell: Cell, repeat: int) -> Settings:
+        """The settings of one run."""
+        weight = {"beta": cell.beta} if cell.sparsity is None else {"sparsity": cell.sparsity}
+        fields = {"rank": cell.rank, "method": cell.method, "seed": self.seed + repeat, **weight, **self.common}
+        return Settings.model_validate(fields)
+
+
+def _plain(value: object) -> object:
+    """A nested model as what it would be in JSON, so that settings that were saved are equal to those given."""
+    return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else value
+
+
+def _refused(field: str, problem: str) -> ValidationError:
+    details: Any = {"type": "value_error", "loc": (field,), "input": None, "ctx": {"error": ValueError(problem)}}
+    return ValidationError.from_exception_data("ComparisonSettings", [details])

@@ -1,0 +1,19 @@
+"""Compile a kernel: the inner loops of the methods, in machine code."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from numba import njit
+
+# Sums may be taken in vectors, in one order that the machine code fixes; nothing is assumed of NaN or infinity.
+REORDERED = {"contract", "nsz", "reassoc"}
+
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+
+
+def compiled(kernel: Kernel) -> Kernel:
+    """Compile on the first call, without the interpreter's lock; keep the machine code where a folder allows it."""
+    try:
+        return cast(Kernel, njit(nogil=True, cache=True, fastmath=REORDERED)(kernel))
+    except RuntimeError:  # neither the package's folder nor the user's cache can be written
+        return cast(Kernel, njit(nogil=True, fastmath=REORDERED)(kernel))

@@ -1,0 +1,144 @@
+"""Tucker compression, for runs of hundreds of sweeps: X ≈ core ×₁ U₁ … ×_N U_N with orthonormal Uₙ.
+
+Where the discarded part is small against X, a method's iterations on the compressed tensor lead to almost the same
+factors, at the price of a tensor with a few dozen entries along each mode.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from solvers.tensor.contraction import Blocks, Split
+from solvers.tensor.dense import Positive, Tensor
+from solvers.tensor.products import Array, Float64, padded
+from solvers.tensor.protocol import Modes, Partial
+from solvers.tensor.thin.products import products_with
+from solvers.tensor.threads import Threads
+
+# Vectors kept per mode beyond the rank, and subspace iterations: a random sketch alone was too coarse.
+OVERSAMPLES = 10
+SUBSPACE_ITERATIONS = 1
+# Beyond these it is not worthwhile: a sweep over fewer entries is quick anyway, a core of more than this share of the
+# entries is hardly quicker, and what a core leaves out beyond this share of the norm must be fitted afterwards.
+FEWEST_ENTRIES = 1 << 20
+LARGEST_CORE = 1 / 8
+LARGEST_LOSS = 0.02
+
+
+class Compressed:
+    """A compressed tensor behind the protocol of a full one; `norm` is that of the full tensor."""
+
+    def __init__(self, tensor: Tensor, core: Tensor, bases: Mapping[int, Array]) -> None:
+        self.shape, self.dtype, self.norm = tensor.shape, core.dtype, tensor.norm
+        self.observed = tensor.observed
+        self._core = core
+        self._bases = [_in(core.dtype, bases.get(mode)) for mode in range(len(tensor.shape))]
+        self._left_out = max(0.0, tensor.norm**2 - core.norm**2)
+
+    @property
+    def loss(self) -> float:
+        """The norm of what was left out, relative to the tensor's."""
+        return math.sqrt(self._left_out) / self.norm
+
+    @property
+    def cycle(self) -> Modes:
+        return self._core.cycle
+
+    def first_contraction(self, factors: Sequence[Array], modes: Modes | None = None) -> Partial:
+        return self._core.first_contraction(self._projected(factors), modes)
+
+    def sweep(
+        self, factors: Sequence[Array], first: Partial, modes: Modes | None = None
+    ) -> Iterator[tuple[int, Float64]]:
+        """Every MTTKRP is Uₙ times the core's, taken with the factors Uₘᵀ Aₘ."""
+        projected = self._projected(factors)
+        for mode, M in self._core.sweep(projected, first, modes):
+            U = self._bases[mode]
+            yield mode, M if U is None else U.astype(np.float64, copy=False) @ M
+            projected[mode] = _project(U, factors[mode])
+
+    def squared_residual(self, factors: Sequence[Array]) -> float:
+        """What was left out plus the core's residual: exact near a perfect fit, where the factors lie in the bases."""
+        return self._left_out + self._core.squared_residual(self._projected(factors))
+
+    def _projected(self, factors: Sequence[Array]) -> list[Array]:
+        return [_project(U, A) for U, A in zip(self._bases, factors, strict=True)]
+
+
+def is_worthwhile(shape: Sequence[int], rank: int, modes: Modes | None = None) -> bool:
+    """Whether the shape alone promises that sweeps over the core are much quicker; `modes` can be truncated."""
+    lengths = [
+        min(length, rank + OVERSAMPLES) if modes is None or mode in modes else length
+        for mode, length in enumerate(shape)
+    ]
+    return math.prod(shape) >= FEWEST_ENTRIES and math.prod(lengths) <= LARGEST_CORE * math.prod(shape)
+
+
+def compress(
+    tensor: Tensor, rank: int, threads: Threads, largest_loss: float = math.inf, precise: bool = True
+) -> Compressed | None:
+    """Truncate mode after mode, the longest first; None as soon as more than `largest_loss` is left out.
+
+    Only modes along which the same entries are observed: there, and only there, the core has the tensor's gaps.
+    A `precise` core is kept in double precision whatever the tensor has: it is small, and its sweeps are many.
+    """
+    random = np.random.default_rng(0)
+    entries, bases = tensor.stored, dict[int, Array]()
+    small: Compressed | None = None
+    axes = [axis for axis, mode in enumerate(tensor.modes) if mode in tensor.observed.constant]
+    for axis in sorted(axes, key=lambda axis: -entries.shape[axis]):
+        if entries.shape[axis] <= rank + OVERSAMPLES:
+            break
+        split = Split(0, axis) if axis == entries.ndim - 1 else Split(axis, axis + 1)
+        blocks = Blocks(entries, split) if bases else tensor.blocks(split)
+        bases[tensor.modes[axis]], entries = _truncated(entries, blocks, axis, rank + OVERSAMPLES, random, threads)
+        small = Compressed(tensor, _core(tensor, entries, threads, precise), bases)
+        if small.loss > largest_loss:
+            return None
+    return small
+
+
+def _truncated(
+    entries: Array, blocks: Blocks, axis: int, kept: int, random: np.random.Generator, threads: Threads
+) -> tuple[Array, Array]:
+    """A basis U of `kept` vectors along the axis, and the entries multiplied by Uᵀ there."""
+    lengths = entries.shape
+    last = axis == len(lengths) - 1
+    products = products_with(blocks, threads)
+    along, across = products.contract_outer, products.contract_inner
+    if last:
+        along, across = across, along
+    others = entries.size // lengths[axis]
+
+    def multiplied(product: Callable[[Array], Array], weights: Array) -> Array:
+        return product(padded(weights, products.unit))[:, :kept]
+
+    U = _orthonormal(multiplied(along, random.standard_normal((others, kept)).astype(entries.dtype)))
+    for _ in range(SUBSPACE_ITERATIONS):
+        U = _orthonormal(multiplied(along, multiplied(across, U)))
+    product = multiplied(across, U).reshape(math.prod(lengths[:axis]), -1, kept)
+    return U, np.ascontiguousarray(np.moveaxis(product, 2, 1)).reshape(*lengths[:axis], kept, *lengths[axis + 1 :])
+
+
+def _orthonormal(columns: Array) -> Array:
+    """Orthonormal columns that span the same."""
+    return np.linalg.qr(columns.astype(np.float64))[0].astype(columns.dtype)
+
+
+def _core(tensor: Tensor, entries: Array, threads: Threads, precise: bool) -> Tensor:
+    entries = entries.astype(np.float64) if precise else entries
+    flat = entries.ravel().astype(np.float64, copy=False)
+    in_order = entries if tensor.modes[0] == 0 else entries.T
+    norm = math.sqrt(float(flat @ flat))
+    gaps = None if tensor.gaps is None else tensor.gaps.of_core(entries, tensor.modes)
+    return Tensor(in_order, norm, Positive(norm, float(flat.sum())), threads, gaps)
+
+
+def _in(dtype: np.dtype[Any], U: Array | None) -> Array | None:
+    return None if U is None else U.astype(dtype, copy=False)
+
+
+def _project(U: Array | None, A: Array) -> Array:
+    return A if U is None else U.T @ A

@@ -1,0 +1,215 @@
+"""Gram matrices over the observed entries of a tensor: one for all rows of a mode, or one for every row.
+
+Row i of mode n meets the entries e of its slice that were observed, each with b_e, the product of the other modes' rows
+there. Its Gram is Gᵢ = Σ b_e b_eᵀ, which is the MTTKRP of the tensor of ones (observed) and zeros (missing) with the
+products of pairs of columns as factors: the same dimension tree, swept in step with the tensor's own. Along modes where
+the mask is the same, its Gram is a factor AᵀA, and the tree is over the other modes alone. What is missing besides is
+subtracted from a list.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.tensor.contraction import Blocks, best_split
+from solvers.tensor.missing.bits import BitBlocks
+from solvers.tensor.missing.masked import Mask
+from solvers.tensor.missing.pattern import Pattern
+from solvers.tensor.products import Array, Float64, gram, hadamard
+from solvers.tensor.protocol import Gram, Modes, Partial
+from solvers.tensor.scan import boxes
+from solvers.tensor.threads import Threads, slabs
+from solvers.tensor.tree import DimensionTree
+
+# A difference that leaves less than this share has lost too many digits: the row's entries are then summed directly.
+CANCELLED = 1e-3
+# Up to this share of the tensor's entries, the ones and zeros are kept as numbers; beyond, as booleans.
+SMALL_SHARE = 1 / 16
+# Rows of a mode that a thread takes at a time.
+ROWS = 64
+
+
+class Complete:
+    """Every entry is observed."""
+
+    def __init__(self, order: int) -> None:
+        self.constant: Modes = tuple(range(order))
+        self.count: int | None = None
+
+    def first_contraction(self, factors: Sequence[Array], modes: Modes | None = None) -> Partial | None:
+        return None
+
+    def grams(self, factors: Sequence[Array], first: Partial | None, modes: Modes | None = None) -> Iterator[Gram]:
+        grams = [gram(A) for A in factors]
+        for mode in modes or self.constant:
+            G = hadamard(grams[:mode] + grams[mode + 1 :])
+            yield Gram(G, G)
+            grams[mode] = gram(factors[mode])
+
+    def cross_grams(self, others: Sequence[Float64], factors: Sequence[Float64]) -> Iterator[tuple[Float64, Float64]]:
+        cross, grams = [F.T @ A for F, A in zip(others, factors, strict=True)], [gram(A) for A in factors]
+        for mode in self.constant:
+            yield hadamard(cross[:mode] + cross[mode + 1 :]), hadamard(grams[:mode] + grams[mode + 1 :])
+            cross[mode], grams[mode] = others[mode].T @ factors[mode], gram(factors[mode])
+
+    def overlap(self, factors: Sequence[Array]) -> Float64:
+        return hadamard([gram(A) for A in factors])
+
+
+class RowGrams:
+    """Some entries are missing."""
+
+    def __init__(self, mask: Mask, modes: Modes, pattern: Pattern, threads: Threads) -> None:
+        from solvers.tensor.missing.kernels import multiply_pairs, unpack_pairs  # numba: see methods/hals.py
+
+        self._multiply_pairs, self._unpack_pairs = multiply_pairs, unpack_pairs
+        self.constant = pattern.constant
+        self.count: int | None = int(pattern.counts[0].sum())
+        self.pattern = pattern
+        self._order = len(modes)
+        self._threads = threads
+        self._own = tuple(mode for mode in range(self._order) if mode not in pattern.shared)  # of the tree
+        self._tree = _tree(mask, modes, pattern, threads)
+        self._listed = _Listed(mask, modes, pattern.listed, threads) if len(pattern.listed) else None
+        self._pairs: dict[int, tuple[Array, Float64]] = {}
+        one = np.ones((1, 1))  # compiles, so that no sweep waits for it
+        self._multiply_pairs(one, one)
+        self._unpacked(one, one)
+
+    def first_contraction(self, factors: Sequence[Array], modes: Modes | None = None) -> Partial | None:
+        return None if self._tree is None else self._tree.first_contraction(self._paired(factors), self._swept(modes))
+
+    def grams(self, factors: Sequence[Array], first: Partial | None, modes: Modes | None = None) -> Iterator[Gram]:
+        pairs, grams = self._paired(factors), [gram(A) for A in factors]
+        walk = None
+        if self._tree is not None:
+            swept = self._swept(modes)
+            walk = self._tree.sweep(pairs, first or self._tree.first_contraction(pairs, swept), swept)
+            place, V = next(walk)
+        for mode in modes or range(self._order):
+            others = [other for other in range(self._order) if other != mode]
+            common = hadamard([grams[other] for other in others])
+            G = common
+            if walk is not None:
+                if mode in self._own and self._own[place] != mode:
+                    place, V = next(walk)
+                shared = [grams[other] for other in others if other not in self._own]
+                times = hadamard(shared) if shared else np.ones_like(common)
+                if mode in self._own:
+                    G = self._unpacked(V, times)
+                else:  # the same for all rows
+                    G = self._unpacked(np.einsum("ip,ip->p", pairs[place], V)[None], times)[0]
+            if self._listed is not None:
+                G = self._listed.subtracted(mode, G, factors)
+            yield Gram(G, G if G.ndim == 2 else common)
+            grams[mode] = gram(factors[mode])
+            if walk is not None and mode in self._own:
+                pairs[self._own.index(mode)] = self._paired_columns(mode, factors[mode])
+
+    def cross_grams(self, others: Sequence[Float64], factors: Sequence[Float64]) -> Iterator[tuple[Float64, Float64]]:
+        """From the Grams of both side by side."""
+        stacked = [np.hstack(columns) for columns in zip(others, factors, strict=True)]
+        first = others[0].shape[1]
+        for mode, G in enumerate(self.grams(stacked, None)):
+            yield G.rows[..., :first, first:], G.rows[..., first:, first:]
+            stacked[mode] = np.hstack((others[mode], factors[mode]))
+
+    def overlap(self, factors: Sequence[Array]) -> Float64:
+        G, A = next(self.grams(factors, None)).rows, factors[0].astype(np.float64, copy=False)
+        return gram(A) * G if G.ndim == 2 else np.einsum("ir,irs,is->rs", A, G, A, optimize=True)
+
+    def _unpacked(self, packed: Float64, times: Float64) -> Float64:
+        """R × R matrices from the sums over pairs of columns, each times the Gram of the shared modes."""
+        rows = np.empty((len(packed), *times.shape))
+
+        def piece(part: slice) -> None:
+            self._unpack_pairs(packed[part], times, rows[part])
+
+        self._threads.each(piece, slabs(len(rows), -(-len(rows) // ROWS)))
+        return rows
+
+    def _swept(self, modes: Modes | None) -> Modes:
+        """The places in the tree of the modes that are swept; any one if all of those are shared."""
+        return tuple(place for place, mode in enumerate(self._own) if modes is None or mode in modes) or (0,)
+
+    def _paired(self, factors: Sequence[Array]) -> list[Float64]:
+        return [] if self._tree is None else [self._paired_columns(mode, factors[mode]) for mode in self._own]
+
+    def _paired_columns(self, mode: int, A: Array) -> Float64:
+        """A[:, r] ∗ A[:, s] for r ≤ s; the very same array for the same factor: the tree tells arrays by identity."""
+        known = self._pairs.get(mode)
+        if known is not None and known[0] is A:
+            return known[1]
+        exact = np.ascontiguousarray(A, dtype=np.float64)
+        paired = np.empty((len(A), A.shape[1] * (A.shape[1] + 1) // 2))
+        self._multiply_pairs(exact, paired)
+        self._pairs[mode] = A, paired
+        return paired
+
+
+class _Listed:
+    """Missing entries in a list, and the Grams without them."""
+
+    def __init__(self, mask: Mask, modes: Modes, places: NDArray[np.int32], threads: Threads) -> None:
+        self._mask, self._modes, self._places, self._threads = mask, modes, places, threads
+        lengths = [mask.stored.shape[modes.index(mode)] for mode in range(len(modes))]
+        self._offsets = np.cumsum([0, *lengths[:-1]])
+        self._orders = [np.argsort(places[:, mode], kind="stable").astype(np.int32) for mode in range(len(modes))]
+        self._begins = [
+            np.concatenate(([0], np.cumsum(np.bincount(places[:, mode], minlength=length))))
+            for mode, length in enumerate(lengths)
+        ]
+        self._summed(0, 0, np.ones((sum(lengths), 1)))  # compiles, so that no sweep waits for it
+
+    def subtracted(self, mode: int, G: Float64, factors: Sequence[Array]) -> Float64:
+        """Gᵢ − Σ b_e b_eᵀ over the listed entries of every row."""
+        from solvers.tensor.missing.kernels import add_products  # numba: see methods/hals.py
+
+        stacked = np.concatenate([A.astype(np.float64, copy=False) for A in factors])
+        rank, begins = stacked.shape[1], self._begins[mode]
+        rows = np.empty((len(begins) - 1, rank, rank))
+
+        def piece(part: slice) -> None:
+            order, cut, H = self._orders[mode], begins[part.start : part.stop + 1], rows[part]
+            add_products(self._places, order, cut, mode, stacked, self._offsets, H)
+            np.subtract(G if G.ndim == 2 else G[part], H, out=H)
+            whole = np.diagonal(G if G.ndim == 2 else G[part], axis1=-2, axis2=-1)
+            left = np.diagonal(H, axis1=1, axis2=2)
+            for row in np.flatnonzero((left < CANCELLED * whole).any(axis=1)):
+                H[row] = self._summed(mode, part.start + row, stacked)
+
+        self._threads.each(piece, slabs(len(rows), -(-len(rows) // ROWS)))
+        return rows
+
+    def _summed(self, mode: int, index: int, stacked: Float64) -> Float64:
+        """The Gram of a row from its observed entries."""
+        from solvers.tensor.missing.kernels import add_products
+
+        shape, axis = list(self._mask.stored.shape), self._modes.index(mode)
+        shape[axis] = 1
+        in_order, total = np.argsort(self._modes), np.zeros((stacked.shape[1],) * 2)
+        for box in boxes(shape):
+            starts = [index if other == axis else part.start or 0 for other, part in enumerate(box)]
+            cut = (*box[:axis], slice(index, index + 1), *box[axis + 1 :])
+            places = (np.argwhere(~self._mask.missing(cut)) + starts).astype(np.int32)[:, in_order]
+            part = np.empty((1, *total.shape))
+            every, ends = np.arange(len(places), dtype=np.int32), np.array([0, len(places)])
+            add_products(np.ascontiguousarray(places), every, ends, mode, stacked, self._offsets, part)
+            total += part[0]
+        return total
+
+
+def _tree(mask: Mask, modes: Modes, pattern: Pattern, threads: Threads) -> DimensionTree | None:
+    """The tree over the ones and zeros: over the modes that are not shared, or without storing them over all."""
+    if pattern.missing is None:
+        split = best_split(mask.stored.shape)
+        shape = tuple(mask.stored.shape[modes.index(mode)] for mode in range(len(modes)))
+        return DimensionTree(shape, modes, split, BitBlocks(mask, split), threads)
+    if not pattern.missing.any():
+        return None
+    seen = np.squeeze(~pattern.missing, axis=pattern.shared)
+    split = best_split(seen.shape)
+    small = SMALL_SHARE * mask.stored.size >= seen.size
+    blocks = Blocks(seen.astype(np.float64), split) if small else BitBlocks(Mask(seen, seen), split)
+    return DimensionTree(seen.shape, tuple(range(seen.ndim)), split, blocks, threads)

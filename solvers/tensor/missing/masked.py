@@ -1,0 +1,177 @@
+"""Entries that were not observed: read as zeros, tile by tile, so that a tensor with gaps is not copied nor changed.
+
+A NaN that reached BLAS would spoil a whole row, so this is the only way to such entries.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.tensor.contraction import Blocks, Place, Split, block_sizes
+from solvers.tensor.products import Array
+from solvers.tensor.scan import Booleans, Box, part_of
+
+# Entries of one tile, which stays in a cache: fewer would save little, and every tile costs two calls.
+TILE = 1 << 17
+# The longest row of a tile, in the product that sums over its columns and in the one that keeps them: a tile is summed
+# over its longer side, so that what the product adds to stays in the cache, too.
+SHORT_ROW, LONG_ROW = 512, 1024
+
+
+class Mask:
+    """Which entries of a tensor in memory order are observed: those that are not NaN, and where `given` is true.
+
+    Every mode of `given` has the tensor's length, or 1 where it is the same all along.
+    """
+
+    def __init__(self, stored: NDArray[Any], given: Booleans | None) -> None:
+        self.stored = np.asarray(stored)
+        self.given = given
+
+    def missing(self, box: Box) -> Booleans:
+        """Where the entries of a box are missing."""
+        missing: Booleans = np.isnan(self.stored[box])
+        return missing if self.given is None else np.logical_or(missing, ~part_of(self.given, box))
+
+
+class MaskedBlocks(Blocks):
+    """The same products, over the observed entries; or with each of them counted as 1, if `counts`."""
+
+    is_plain = False
+
+    def __init__(self, mask: Mask, split: Split, counts: bool = False) -> None:
+        from solvers.tensor.missing.kernels import fill_tile  # numba: see methods/hals.py
+
+        self._fill_tile = fill_tile
+        self.shape = block_sizes(mask.stored.shape, split)
+        self.dtype: np.dtype[Any] = np.dtype(np.float64) if counts else mask.stored.dtype
+        self._counts = counts
+        self._flat = mask.stored.reshape(-1)
+        self._seen, self._rows = _by_blocks(mask, split)
+        for columns in (slice(0, 1), slice(None)):  # compiles for both kinds of rows, so that no sweep waits for it
+            for kind in {counts, True}:
+                self._tile(self._resolved((slice(0, 1), slice(0, 1), columns)), kind)
+
+    def tile(self, place: Place) -> Array:
+        return self._tile(self._resolved(place), self._counts)
+
+    def residual(self, place: Place, model: Array) -> Array:
+        cut = self._resolved(place)
+        difference: Array = self._tile(cut, False) - self._tile(cut, True) * model
+        return difference
+
+    def times(self, weights: Array, place: Place, out: Array | None = None) -> Array:
+        before, inner, after = self._resolved(place)
+        if out is None:
+            out = np.empty((_length(before), len(weights), _length(after)), self.dtype)
+        room = _Room(self.dtype)
+        for b, i, a in _tiles((before, inner, after), SHORT_ROW):
+            part, tile = out[_from(b, before), :, _from(a, after)], room.tile((b, i, a))
+            self._fill((b, i, a), self._counts, tile)
+            room.add(part, weights[:, _from(i, inner)], tile, is_first=i.start == inner.start)
+        return out
+
+    def times_transposed(
+        self, weights: Array, block: int, inner: slice, after: slice, out: Array | None = None
+    ) -> Array:
+        before, inner, after = self._resolved((slice(block, block + 1), inner, after))
+        if out is None:
+            out = np.empty((len(weights), _length(inner)), self.dtype)
+        room = _Room(self.dtype)
+        for _, i, a in _tiles((before, inner, after), LONG_ROW):
+            part, tile = out[:, _from(i, inner)], room.tile((before, i, a))
+            self._fill((before, i, a), self._counts, tile)
+            room.add(part, weights[:, _from(a, after)], tile[0].T, is_first=a.start == after.start)
+        return out
+
+    def _resolved(self, place: Place) -> Place:
+        before, inner, after = (slice(*cut.indices(length)) for cut, length in zip(place, self.shape, strict=True))
+        return before, inner, after
+
+    def _tile(self, place: Place, counts: bool) -> Array:
+        tile = np.empty(_lengths(place), np.float64 if counts else self._flat.dtype)
+        self._fill(place, counts, tile)
+        return tile
+
+    def _fill(self, place: Place, counts: bool, tile: Array) -> None:
+        before, inner, after = place
+        seen = self._seen if self._seen.shape[2] == 1 else self._seen[:, :, after]
+        rows = self._rows[0][before], self._rows[1][inner]
+        corner = before.start, inner.start, after.start
+        self._fill_tile(self._flat, corner, self.shape[1], self.shape[2], seen, rows, counts, tile)
+
+
+class _Room:
+    """The memory of one tile and of its product, used again for the next: fresh memory would cost as much as both."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._tile, self._product = np.empty(TILE, dtype), np.empty(0, dtype)
+
+    def tile(self, place: Place) -> Array:
+        lengths = _lengths(place)
+        return self._tile[: lengths[0] * lengths[1] * lengths[2]].reshape(lengths)
+
+    def add(self, part: Array, weights: Array, tile: Array, is_first: bool) -> None:
+        """Add weights @ tile to a part of a sum, or begin with it."""
+        if is_first:
+            np.matmul(weights, tile, out=part)
+            return
+        if self._product.size < part.size:
+            self._product = np.empty(part.size, part.dtype)
+        product = self._product[: part.size].reshape(part.shape)
+        np.matmul(weights, tile, out=product)
+        part += product
+
+
+def _by_blocks(mask: Mask, split: Split) -> tuple[Booleans, tuple[NDArray[np.intp], NDArray[np.intp]]]:
+    """The given mask as before × inner × after, shorter where it is the same all along, and the places of its rows."""
+    lengths = mask.stored.shape
+    given = np.ones((1,) * len(lengths), bool) if mask.given is None else mask.given
+    if math.prod(given.shape[split.stop :]) > 1:  # else one value serves a whole row
+        given = np.broadcast_to(given, given.shape[: split.stop] + lengths[split.stop :])
+    seen = np.ascontiguousarray(given).reshape(block_sizes(given.shape, split))
+    return seen, (
+        _places(lengths[: split.start], given.shape),
+        _places(lengths[slice(*split)], given.shape[split.start :]),
+    )
+
+
+def _places(lengths: tuple[int, ...], shorter: tuple[int, ...]) -> NDArray[np.intp]:
+    """For every index of modes of these lengths, in C order, the place in an array that has length 1 in some."""
+    place = np.zeros((), np.intp)
+    for length, ours in zip(lengths, shorter, strict=False):
+        steps = np.arange(length) if ours > 1 else np.zeros(length, np.intp)
+        place = place[..., None] * ours + steps
+    return place.reshape(-1)
+
+
+def _tiles(place: Place, longest_row: int) -> Iterator[Place]:
+    """Cut a place into tiles, by its lengths alone; those that are summed into the same part come in order."""
+    before, inner, after = place
+    columns = min(_length(after), longest_row)
+    rows = min(_length(inner), max(1, TILE // columns))
+    blocks = max(1, TILE // (columns * rows))
+    cuts = ((before, blocks), (after, columns), (inner, rows))
+    for b, a, i in product(*(list(_cut(part, step)) for part, step in cuts)):
+        yield b, i, a
+
+
+def _cut(part: slice, step: int) -> Iterator[slice]:
+    return (slice(start, min(start + step, part.stop)) for start in range(part.start, part.stop, step))
+
+
+def _from(part: slice, whole: slice) -> slice:
+    return slice(part.start - whole.start, part.stop - whole.start)
+
+
+def _length(part: slice) -> int:
+    return int(part.stop - part.start)
+
+
+def _lengths(place: Place) -> tuple[int, int, int]:
+    before, inner, after = place
+    return before.stop - before.start, inner.stop - inner.start, after.stop - after.start

@@ -1,0 +1,115 @@
+"""The pattern of missing entries: along which modes it is the same, and which entries are exceptions from that.
+
+A scatter band is missing in every sample, a dead channel at every time. Along such modes the mask has length 1, and
+what is derived from it is small. A few scattered entries besides are kept as a list.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.tensor.missing.masked import Mask
+from solvers.tensor.protocol import Modes
+from solvers.tensor.scan import Booleans, Box, boxes
+from solvers.tensor.threads import Threads, slabs
+
+# The list takes eight bytes per entry and mode, so it may have this share of the entries at most.
+LONGEST_LIST = 1 / 32
+# Nanoseconds per entry of the mask's tree and of the list, on its own and per pair of components; only ratios count.
+TREE, TREE_PAIR, LIST, LIST_PAIR = 1.0, 0.1, 40.0, 0.2
+GROUPS = 16
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What is missing: `missing` (length 1 along shared modes; None if it is all scattered), and the entries listed.
+
+    All in the order of the tensor's modes, from 0. `listed` is entries × modes. `counts` has the observed entries of
+    every index of every mode.
+    """
+
+    counts: tuple[NDArray[np.int64], ...]
+    constant: Modes  # along which the mask is the same without exception
+    shared: Modes  # along which `missing` is the same
+    missing: Booleans | None
+    listed: NDArray[np.int32]
+
+
+def find_pattern(mask: Mask, modes: Modes, rank: int, threads: Threads) -> Pattern:
+    """The pattern whose Grams of this rank cost least; `modes` are those of the mask's axes."""
+    shape = mask.stored.shape
+    along, counts = _survey(mask, threads)
+    total = math.prod(shape) - int(counts[0].sum())
+    constant = [axis for axis, length in enumerate(shape) if int(along[axis].sum()) * length == total]
+    best: tuple[Booleans | None, Modes] = None, ()
+    lowest = math.prod(shape) * (TREE + TREE_PAIR * rank**2)
+    for pattern, axes in _shared_patterns(along):
+        covered = int(pattern.sum()) * math.prod(shape[axis] for axis in axes)
+        tree = pattern.size * (TREE + TREE_PAIR * rank**2) if covered else 0.0
+        cost = tree + (total - covered) * len(shape) * (LIST + LIST_PAIR * rank**2)
+        if total - covered <= LONGEST_LIST * math.prod(shape) and cost < lowest:
+            best, lowest = (pattern, axes), cost
+    missing, shared = best
+    in_order = np.argsort(modes).tolist()
+    return Pattern(
+        counts=tuple(counts[axis] for axis in in_order),
+        constant=tuple(sorted(modes[axis] for axis in constant)),
+        shared=tuple(sorted(modes[axis] for axis in shared)),
+        missing=None if missing is None else np.ascontiguousarray(missing.transpose(in_order)),
+        listed=np.ascontiguousarray(_exceptions(mask, missing)[:, in_order]),
+    )
+
+
+def _survey(mask: Mask, threads: Threads) -> tuple[list[Booleans], list[NDArray[np.int64]]]:
+    """For every axis: where entries are missing all along it (with length 1 there), and the observed ones by index."""
+    shape = mask.stored.shape
+    along = [np.ones((*shape[:axis], 1, *shape[axis + 1 :]), bool) for axis in range(len(shape))]
+    cuts = list(boxes(shape))
+
+    def look(group: slice) -> list[NDArray[np.int64]]:
+        counts = [np.zeros(length, np.int64) for length in shape]
+        for box in cuts[group]:
+            missing = mask.missing(box)
+            for axis, cut in enumerate(box):
+                others = tuple(other for other in range(len(shape)) if other != axis)
+                counts[axis][cut] += missing.size // missing.shape[axis] - missing.sum(axis=others)
+                part = along[axis][(*box[:axis], slice(None), *box[axis + 1 :])]
+                # Only ever from true to false, so that threads may meet here in any order.
+                np.copyto(part, False, where=~missing.all(axis=axis, keepdims=True))
+        return counts
+
+    parts = threads.each(look, slabs(len(cuts), GROUPS))
+    return along, [reduce(np.add, (part[axis] for part in parts)) for axis in range(len(shape))]
+
+
+def _shared_patterns(along: Sequence[Booleans]) -> Iterator[tuple[Booleans, Modes]]:
+    """Where entries are missing all along a set of axes, for every set; only the whole set once nothing is missing."""
+    everything = tuple(range(len(along)))
+    yield np.zeros((1,) * len(along), bool), everything
+
+    def further(missing: Booleans, axes: Modes) -> Iterator[tuple[Booleans, Modes]]:
+        if missing.any():
+            yield missing, axes
+            for axis in range(axes[-1] + 1, len(along)):
+                yield from further(np.asarray(missing.all(axis=axis, keepdims=True)), (*axes, axis))
+
+    for axis, missing in enumerate(along):
+        yield from further(missing, (axis,))
+
+
+def _exceptions(mask: Mask, missing: Booleans | None) -> NDArray[np.int32]:
+    """The missing entries that are not in the shared pattern, one row of indices each, in memory order."""
+    shape = mask.stored.shape
+    if missing is None:
+        return np.empty((0, len(shape)), np.int32)
+    found = []
+    for box in boxes(shape):
+        cut: Box = tuple(slice(None) if length == 1 else part for length, part in zip(missing.shape, box, strict=True))
+        places = np.argwhere(mask.missing(box) & ~missing[cut])
+        if len(places):
+            found.append((places + [part.start or 0 for part in box]).astype(np.int32))
+    return np.concatenate(found) if found else np.empty((0, len(shape)), np.int32)

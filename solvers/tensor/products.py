@@ -1,0 +1,50 @@
+"""The array types of the package, and products of factors."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[np.floating[Any]]
+Float64: TypeAlias = NDArray[np.float64]
+
+
+def khatri_rao(factors: Sequence[Array]) -> Array:
+    """Column-wise Kronecker product, transposed: row r is the outer product of all columns r, last mode fastest."""
+    product = np.ascontiguousarray(factors[0].T)
+    for A in factors[1:]:
+        product = (product[:, :, None] * np.ascontiguousarray(A.T)[:, None, :]).reshape(len(product), -1)
+    return product
+
+
+def row_products(factors: Sequence[Array]) -> Array:
+    """Column-wise Kronecker product: every row is a product of one row of each factor, last mode fastest."""
+    product = np.ascontiguousarray(factors[0])
+    for A in factors[1:]:
+        product = (product[:, None, :] * A[None, :, :]).reshape(-1, product.shape[1])
+    return product
+
+
+def padded(A: Array, unit: int) -> Array:
+    """The same with columns of zeros up to the next multiple of `unit`."""
+    more = -A.shape[1] % unit
+    return np.hstack((A, np.zeros((len(A), more), A.dtype))) if more else A
+
+
+def gram(A: Array) -> Float64:
+    """AᵀA, accumulated in float64 whatever the precision of A."""
+    A = A.astype(np.float64, copy=False)
+    return A.T @ A
+
+
+def hadamard(matrices: Sequence[Float64]) -> Float64:
+    """Elementwise product of arrays of the same shape."""
+    product: Float64 = np.multiply.reduce(matrices)
+    return product
+
+
+def times_rows(A: Float64, Q: Float64) -> Float64:
+    """A Q for one Q (R × S) of all rows, or for each row its own (I × R × S)."""
+    product: Float64 = A @ Q if Q.ndim == 2 else np.matmul(A[:, None, :], Q)[:, 0]
+    return product

@@ -1,0 +1,277 @@
+"""Machine code for products with few columns: out[p] += Σ_k X[p, k] W[k], a tile of rows and columns at a time.
+
+BLAS packs its operands, which pays if they are used often; with twenty columns it reaches half of what a core can do.
+Here the entries are read where they are, each once for all columns of a tile, whose sums stay in the registers. The
+compiler would not find that by itself, so the tile is written in vectors (LLVM's intermediate representation).
+
+A row of `out` is summed over blocks of k that have one length, each from zero: any cut of the rows, and any cut of k
+between blocks, gives the same bits. One file, because numba's cache does not notice a change in another.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from llvmlite import binding, ir
+from numba import types
+from numba.extending import intrinsic
+
+from solvers.tensor.compiled import compiled
+from solvers.tensor.products import Array
+
+# Entries of k in a block, where they lie side by side and where they lie apart. A block of W and of the rows that meet
+# it stay in the first-level cache.
+ALONG, ACROSS = 128, 32
+# Entries of a block of W where they lie side by side: with more columns a block is shorter.
+BLOCK_OF_W = 2560
+# Columns of W and `out` that are done together; more would not leave room for the entries in the cache.
+PANEL = 64
+# Rows that meet a block of W together, and columns of X that meet one after the other.
+ROWS, COLUMNS = 12, 192
+# Rows of a tile of one, two and three vectors: with the vectors of W they just fill sixteen registers.
+TILE_ROWS = {1: 8, 2: 6, 3: 4}
+# Half vectors in three vectors. How many a tile is wide tells which code to run; six more, the one that prefetches.
+MOST_UNITS = PREFETCHES = 6
+I64 = ir.IntType(64)
+
+Value: TypeAlias = Any  # of llvmlite, which is not typed
+
+
+def vector_bytes(features: dict[str, bool]) -> int | None:
+    """The length of the vectors to use on a processor with these features; None if BLAS is the better choice there."""
+    if features.get("avx512f"):
+        return 64
+    if features.get("avx2") and features.get("fma"):
+        return 32
+    return 32 if features.get("neon") else None
+
+
+VECTOR_BYTES = vector_bytes(dict(binding.get_host_cpu_features()))
+
+
+def unit_of(dtype: np.dtype[Any], vector: int | None = None) -> int:
+    """Columns come in multiples of this: half a vector."""
+    return (vector or VECTOR_BYTES or 32) // 2 // dtype.itemsize
+
+
+def block_along(columns: int) -> int:
+    """How many entries side by side make a block: a power of two, so that a cut at a multiple of `ALONG` fits all."""
+    return min(ALONG, 1 << ((BLOCK_OF_W // min(columns, PANEL)).bit_length() - 1))
+
+
+class Emitter:
+    """Writes the product of some rows with a block of W: all addresses are numbers, all steps count entries."""
+
+    def __init__(self, builder: Value, scalar: Value, vector: int, is_along: bool) -> None:
+        self.builder, self.scalar, self.is_along = builder, scalar, is_along
+        self.item = 4 if isinstance(scalar, ir.FloatType) else 8
+        self.lanes = vector // self.item
+
+    def rows(self, x: Value, step: Value, W: Value, out: Value, columns: Value, rows: Value, depth: Value,
+             units: Value, ahead: Value) -> None:  # fmt: skip
+        """`units` half vectors of every row of `out`, up to six; `columns` is the step of W and of `out`."""
+        b = self.builder
+        end = b.append_basic_block("done")
+        switch = b.switch(units, end)
+        for case in range(1, MOST_UNITS + PREFETCHES + 1):
+            count, self.prefetches = (case - 1) % MOST_UNITS + 1, case > PREFETCHES
+            block = b.append_basic_block(f"units{case}")
+            switch.add_case(ir.Constant(I64, case), block)
+            b.position_at_end(block)
+            widths = [self.lanes] * (count // 2) + [self.lanes // 2] * (count % 2)
+            done = ir.Constant(I64, 0)
+            for height in dict.fromkeys((TILE_ROWS[len(widths)], 2, 1)):
+                done = self._tiles(height, widths, done, x, step, W, out, columns, rows, depth, ahead)
+            b.branch(end)
+        b.position_at_end(end)
+
+    def _tiles(self, height: int, widths: Sequence[int], first: Value, x: Value, step: Value, W: Value, out: Value,
+               columns: Value, rows: Value, depth: Value, ahead: Value) -> Value:  # fmt: skip
+        """As many tiles of this height as fit below the first row; returns the row after them."""
+        b = self.builder
+        before, loop, after = b.block, b.append_basic_block("tiles"), b.append_basic_block("tiles_done")
+        fits = b.icmp_signed("<=", b.add(first, ir.Constant(I64, height)), rows)
+        b.cbranch(fits, loop, after)
+        b.position_at_end(loop)
+        row = b.phi(I64)
+        row.add_incoming(first, before)
+        offset = row if not self.is_along else b.mul(row, step)
+        place = b.gep(out, [b.mul(row, columns)])
+        self._tile(height, widths, b.gep(x, [offset]), step, W, place, columns, depth, b.gep(ahead, [offset]))
+        following = b.add(row, ir.Constant(I64, height))
+        row.add_incoming(following, b.block)
+        b.cbranch(b.icmp_signed("<=", b.add(following, ir.Constant(I64, height)), rows), loop, after)
+        last = b.block
+        b.position_at_end(after)
+        reached = b.phi(I64)
+        reached.add_incoming(first, before)
+        reached.add_incoming(following, last)
+        return reached
+
+    def _tile(self, height: int, widths: Sequence[int], x: Value, step: Value, W: Value, out: Value, columns: Value,
+              depth: Value, ahead: Value) -> None:  # fmt: skip
+        """The sums of one tile over the block, from zero, added to `out`."""
+        b = self.builder
+        vectors = [ir.VectorType(self.scalar, width) for width in widths]
+        offsets = [sum(widths[:place]) for place in range(len(widths))]
+        starts = [b.gep(x, [b.mul(step, ir.Constant(I64, m))]) for m in range(height)] if self.is_along else []
+        before, loop, after = b.block, b.append_basic_block("k"), b.append_basic_block("k_done")
+        b.branch(loop)
+        b.position_at_end(loop)
+        k, w = b.phi(I64), b.phi(W.type)
+        k.add_incoming(ir.Constant(I64, 0), before)
+        w.add_incoming(W, before)
+        sums = [[b.phi(vector) for vector in vectors] for _ in range(height)]
+        for row in sums:
+            for total in row:
+                total.add_incoming(ir.Constant(total.type, None), before)
+        entry = None if self.is_along else b.gep(x, [b.mul(k, step)])
+        if self.prefetches and height > 2:
+            self._prefetch(k, step, ahead)
+        weights = [self._load(w, offset, vector) for offset, vector in zip(offsets, vectors, strict=True)]
+        for m in range(height):
+            number = b.load(b.gep(starts[m], [k]) if entry is None else b.gep(entry, [ir.Constant(I64, m)]))
+            for place, vector in enumerate(vectors):
+                spread = self._broadcast(number, vector)
+                total = b.call(self._fma(vector), [spread, weights[place], sums[m][place]])
+                sums[m][place].add_incoming(total, loop)
+                sums[m][place] = total
+        following = b.add(k, ir.Constant(I64, 1))
+        k.add_incoming(following, loop)
+        w.add_incoming(b.gep(w, [columns]), loop)
+        b.cbranch(b.icmp_signed("<", following, depth), loop, after)
+        b.position_at_end(after)
+        for m in range(height):
+            row = b.gep(out, [b.mul(columns, ir.Constant(I64, m))])
+            for place, vector in enumerate(vectors):
+                address = self._address(row, offsets[place], vector)
+                b.store(b.fadd(b.load(address, align=self.item), sums[m][place]), address, align=self.item)
+
+    def _prefetch(self, k: Value, step: Value, ahead: Value) -> None:
+        """Ask for entries that come next: side by side, a line of another row in every turn; else those below."""
+        b = self.builder
+        if self.is_along:
+            seven, line = ir.Constant(I64, 7), 64 // self.item
+            column = b.mul(b.lshr(k, ir.Constant(I64, 3)), ir.Constant(I64, line))
+            place = b.gep(ahead, [b.add(b.mul(b.and_(k, seven), step), column)])
+        else:
+            place = b.gep(ahead, [b.mul(k, step)])
+        byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
+        prefetch = self._declared("llvm.prefetch.p0", ir.FunctionType(ir.VoidType(), [byte, number, number, number]))
+        b.call(
+            prefetch, [b.bitcast(place, byte), *(ir.Constant(number, flag) for flag in (0, 3, 1))]
+        )  # read, keep, data
+
+    def _fma(self, vector: Value) -> Value:
+        name = f"llvm.fma.v{vector.count}f{8 * self.item}"
+        return self._declared(name, ir.FunctionType(vector, [vector] * 3))
+
+    def _declared(self, name: str, kind: Value) -> Value:
+        found = self.builder.module.globals.get(name)
+        return ir.Function(self.builder.module, kind, name) if found is None else found
+
+    def _broadcast(self, number: Value, vector: Value) -> Value:
+        b, first = self.builder, ir.Constant(ir.IntType(32), 0)
+        single = b.insert_element(ir.Constant(vector, ir.Undefined), number, first)
+        order = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
+        return b.shuffle_vector(single, ir.Constant(vector, ir.Undefined), order)
+
+    def _address(self, pointer: Value, offset: int, vector: Value) -> Value:
+        return self.builder.bitcast(self.builder.gep(pointer, [ir.Constant(I64, offset)]), vector.as_pointer())
+
+    def _load(self, pointer: Value, offset: int, vector: Value) -> Value:
+        return self.builder.load(self._address(pointer, offset, vector), align=self.item)
+
+
+def _emit(is_along: bool) -> Callable[..., Any]:
+    def code(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+        scalar = context.get_value_type(signature.args[0])
+        pointer = scalar.as_pointer()
+        _, x, step, W, out, columns, rows, depth, units, ahead = arguments
+        x, W, out, ahead = (builder.inttoptr(address, pointer) for address in (x, W, out, ahead))
+        Emitter(builder, scalar, VECTOR_BYTES or 32, is_along).rows(x, step, W, out, columns, rows, depth, units, ahead)
+        return context.get_dummy_value()
+
+    return code
+
+
+def _along(typing, kind, x, step, W, out, columns, rows, depth, units, ahead):  # type: ignore[no-untyped-def]
+    return types.void(kind, *(types.int64,) * 9), _emit(is_along=True)
+
+
+def _across(typing, kind, x, step, W, out, columns, rows, depth, units, ahead):  # type: ignore[no-untyped-def]
+    return types.void(kind, *(types.int64,) * 9), _emit(is_along=False)
+
+
+_rows_along: Any = intrinsic(_along)
+_rows_across: Any = intrinsic(_across)
+
+
+@compiled
+def _next_units(units: int) -> int:
+    """How many of the half vectors to take at once: three vectors or two, so that none is left alone."""
+    vectors = (units + 1) // 2
+    taken = 2 if vectors in (2, 4) else min(3, vectors)
+    return min(units, 2 * taken)
+
+
+@compiled
+def sum_along(
+    x: int, rows: int, step: int, depth: int, blocks: int, block_step: int, W: Array, begin: int, W_step: int,
+    length: int, unit: int, out: Array,
+) -> None:  # fmt: skip
+    """out[p] += Σ_b Σ_k X[b, p, k] W[begin + b · W_step + k], for entries from address x on, side by side along k."""
+    columns, item = out.shape[1], out.itemsize
+    zero, w0, o0 = out.dtype.type(0), W.ctypes.data, out.ctypes.data
+    for panel in range(0, columns, PANEL):
+        for b in range(blocks):
+            for k in range(0, depth, length):
+                now = min(length, depth - k)
+                for p in range(0, rows, ROWS):
+                    few = min(ROWS, rows - p)
+                    entries = x + (b * block_step + p * step + k) * item
+                    weights = w0 + ((begin + b * W_step + k) * columns + panel) * item
+                    place = o0 + (p * columns + panel) * item
+                    ahead = entries + few * step * item
+                    left, first = min(PANEL, columns - panel) // unit, PREFETCHES
+                    while left > 0:
+                        units = _next_units(left)
+                        _rows_along(zero, entries, step, weights, place, columns, few, now, units + first, ahead)
+                        left, first = left - units, 0
+                        weights += units * unit * item
+                        place += units * unit * item
+
+
+@compiled
+def sum_across(
+    x: int, rows: int, step: int, depth: int, blocks: int, block_step: int, W: Array, begin: int, unit: int,
+    out: Array, out_begin: int, out_step: int,
+) -> None:  # fmt: skip
+    """out[out_begin + b · out_step + p] += Σ_k X[b, k, p] W[begin + k], for entries from x on, side by side along p."""
+    columns, item = out.shape[1], out.itemsize
+    zero, w0, o0 = out.dtype.type(0), W.ctypes.data, out.ctypes.data
+    for panel in range(0, columns, PANEL):
+        for b in range(blocks):
+            for strip in range(0, rows, COLUMNS):
+                for k in range(0, depth, ACROSS):
+                    now = min(ACROSS, depth - k)
+                    for p in range(strip, min(rows, strip + COLUMNS), ROWS):
+                        few = min(ROWS, rows - p)
+                        entries = x + (b * block_step + k * step + p) * item
+                        weights = w0 + ((begin + k) * columns + panel) * item
+                        place = o0 + ((out_begin + b * out_step + p) * columns + panel) * item
+                        ahead = entries + now * step * item
+                        left, first = min(PANEL, columns - panel) // unit, PREFETCHES
+                        while left > 0:
+                            units = _next_units(left)
+                            _rows_across(zero, entries, step, weights, place, columns, few, now, units + first, ahead)
+                            left, first = left - units, 0
+                            weights += units * unit * item
+                            place += units * unit * item
+
+
+def load(dtype: np.dtype[Any]) -> None:
+    """Compile, or read what was compiled before, so that no sweep waits for it."""
+    nothing = np.zeros((0, 1), dtype)
+    sum_along(0, 0, 0, 0, 0, 0, nothing, 0, 0, ALONG, 1, nothing)
+    sum_across(0, 0, 0, 0, 0, 0, nothing, 0, 1, nothing, 0, 0)

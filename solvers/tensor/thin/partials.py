@@ -1,0 +1,36 @@
+"""Machine code for contractions inside a partial result: components come last, and each has weights of its own."""
+
+from typing import Any
+
+import numpy as np
+
+from solvers.tensor.compiled import compiled
+from solvers.tensor.products import Array, Float64
+
+
+@compiled
+def contract_second(partial: Array, weights: Array, first: int, out: Float64) -> None:
+    """out[a] ← Σ_b partial[first + a, b] ∗ weights[b], for as many a as `out` has rows."""
+    for a in range(out.shape[0]):
+        total = out[a]
+        total[:] = 0.0
+        for b in range(weights.shape[0]):
+            for r in range(weights.shape[1]):
+                total[r] += partial[first + a, b, r] * weights[b, r]
+
+
+@compiled
+def contract_first(partial: Array, weights: Array, first: int, out: Float64) -> None:
+    """out[b] ← Σ_a partial[a, first + b] ∗ weights[a], for as many b as `out` has rows."""
+    out[:] = 0.0
+    for a in range(weights.shape[0]):
+        for b in range(out.shape[0]):
+            for r in range(weights.shape[1]):
+                out[b, r] += partial[a, first + b, r] * weights[a, r]
+
+
+def load(dtype: np.dtype[Any]) -> None:
+    """Compile, or read what was compiled before: for partial results of this precision, and for the next ones."""
+    for kind in {dtype, np.dtype(np.float64)}:
+        for contract in (contract_first, contract_second):
+            contract(np.zeros((0, 0, 1), kind), np.zeros((0, 1), kind), 0, np.zeros((0, 1)))

@@ -1,0 +1,123 @@
+"""A thread pool and a limit on BLAS threads that never change the bits.
+
+Work is cut by its shape alone, never by the number of threads; every piece is one single-threaded call that writes
+its own part of the output. So the same input gives the same bits for any number of threads. Loads no numpy: a process
+that only counts its cores must start fast.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import cache
+from itertools import pairwise
+from threading import Lock
+from types import TracebackType
+from typing import TypeVar
+
+from threadpoolctl import OpenBLASController, ThreadpoolController
+
+from solvers.errors import InvalidInput
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+
+class _SingleThreadedBlas:
+    """One limit for the whole process: the first solver to enter sets it, the last to leave lifts it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._inside = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                _clear_controlling_thread()
+                self._limit = _blas().limit(limits=1)
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                _clear_controlling_thread()
+                self._limit.restore_original_limits()
+                _clear_controlling_thread()  # no thread keeps it
+
+
+def _clear_controlling_thread() -> None:
+    """Else OpenBLAS would obey only the thread that limited it first, for as long as that one lives, and no other."""
+    OpenBLASController.clear_controlling_thread(force=True)
+
+
+@cache
+def _blas() -> ThreadpoolController:
+    """Every BLAS of the process: numpy's, and scipy's own. Only what is loaded is found, so load them first."""
+    import scipy.linalg  # noqa: F401
+
+    return ThreadpoolController().select(user_api="blas")
+
+
+_limit = _SingleThreadedBlas()
+
+
+def single_threaded_blas() -> AbstractContextManager[None]:
+    """Threaded BLAS cuts a product by its thread count, and the cut shows in the last bits."""
+    return _limit
+
+
+def available_cores() -> int:
+    """Cores this process may use: a container or `taskset` often grants fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def slabs(length: int, pieces: int) -> Iterator[slice]:
+    """Cut `range(length)` into at most `pieces` nearly equal slices."""
+    pieces = max(1, min(pieces, length))
+    edges = [length * piece // pieces for piece in range(pieces + 1)]
+    return (slice(start, stop) for start, stop in pairwise(edges))
+
+
+class Threads:
+    """A pool of `count` threads; one thread means the caller's own."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self.count = available_cores() if count is None else count
+        if self.count < 1:
+            raise InvalidInput("threads", f"is {count}", "give 1 or more, or leave it out for all cores")
+        self._pool = ThreadPoolExecutor(self.count - 1, "solver") if self.count > 1 else None
+
+    def each(self, work: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
+        """The outcomes in the order of the items, whichever thread finished first."""
+        items = list(items)
+        if self._pool is None or len(items) == 1:  # waking a thread for a single item only costs time
+            return [work(item) for item in items]
+        outcomes: dict[int, Outcome] = {}
+        places = iter(range(len(items)))
+
+        def work_through() -> None:
+            for place in places:
+                outcomes[place] = work(items[place])
+
+        # The caller works too: one thread less to wake, and none to wait for while it could compute.
+        others = [self._pool.submit(work_through) for _ in range(min(self.count, len(items)) - 1)]
+        try:
+            work_through()
+        finally:  # a thread that has not started yet is not needed; the others are waited for, whatever happened
+            errors = [other.exception() for other in others if not other.cancel()]
+        for error in filter(None, errors):
+            raise error
+        return [outcomes[place] for place in range(len(items))]
+
+    def __enter__(self) -> "Threads":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()

@@ -1,0 +1,116 @@
+"""A dimension tree: every mode's MTTKRP from two passes over the entries.
+
+Contract one half of the modes away, derive every MTTKRP of the other half from that partial result, then the reverse.
+Each MTTKRP is formed when it is asked for, so it uses the latest factors: exactly the Gauss-Seidel order of the paper.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import numpy as np
+
+from solvers.tensor.contraction import Blocks, Split, split_point
+from solvers.tensor.products import Array, Float64, padded, row_products
+from solvers.tensor.protocol import Modes, Partial
+from solvers.tensor.thin.products import products_with
+from solvers.tensor.threads import Threads, slabs
+
+# A partial result of fewer entries is contracted by one thread sooner than another wakes.
+SMALL_PARTIAL = 1 << 18
+
+
+class DimensionTree:
+    """The tree over blocks of entries that lie in the order of `modes`; `shape` is that of the modes from 0 on."""
+
+    def __init__(self, shape: tuple[int, ...], modes: Modes, split: Split, blocks: Blocks, threads: Threads) -> None:
+        from solvers.tensor.thin import partials  # numba: see methods/hals.py
+
+        self._partials = partials
+        self.shape, self.modes = shape, modes
+        self.dtype = blocks.dtype
+        self._threads = threads
+        self._products = products_with(blocks, threads)
+        self._inner = modes[slice(*split)]
+        self._outer = modes[: split.start] + modes[split.stop :]
+        self._before = split.start  # so many of the outer modes
+        self._latest: Partial | None = None
+        partials.load(self.dtype)
+
+    @property
+    def cycle(self) -> Modes:
+        """The modes in turn, from the one on that lets two contractions do, whatever changes between two sweeps.
+
+        With the inner half in the middle, a sweep that begins outside of it would need the outer contraction twice.
+        """
+        order = tuple(range(len(self.shape)))
+        first = min(self._inner)
+        return order[first:] + order[:first] if 0 < self._before < len(self._outer) else order
+
+    def first_contraction(self, factors: Sequence[Array], modes: Modes | None = None) -> Partial:
+        """The first contraction of a sweep. It does not depend on the factors of the modes that it keeps."""
+        return self._contract(self._inner if (modes or (0,))[0] in self._inner else self._outer, factors)
+
+    def sweep(
+        self, factors: Sequence[Array], first: Partial, modes: Modes | None = None
+    ) -> Iterator[tuple[int, Float64]]:
+        """Yield (mode, its I_n × R MTTKRP) for every mode in turn; the caller replaces `factors[mode]` in between.
+
+        With `modes`, for these only, in ascending order or in that of `cycle`; the first contraction must have been for
+        them.
+        """
+        modes = modes or tuple(range(len(self.shape)))
+        partial = first
+        for _, run in groupby(modes, lambda mode: mode in self._inner):
+            wanted = tuple(run)
+            if wanted[0] not in partial.modes:
+                partial = self._contract(self._inner if wanted[0] in self._inner else self._outer, factors)
+            yield from self._walk(partial.array, partial.modes, factors, wanted)
+        if modes[0] in partial.modes:  # the next sweep begins with the very same contraction, unless its factors change
+            self._latest = partial
+
+    def _contract(self, keep: Modes, factors: Sequence[Array]) -> Partial:
+        """Contract all modes but `keep`. The last result of the sweep before is reused if its factors still hold."""
+        inner = keep == self._inner
+        used = [factors[mode] for mode in (self._outer if inner else self._inner)]
+        if self._latest is not None and self._latest.is_of(keep, used):
+            return self._latest
+        weights = row_products([padded(A, self._products.unit) for A in used])
+        array = self._products.contract_outer(weights) if inner else self._products.contract_inner(weights)
+        return Partial(keep, array.reshape(*(self.shape[mode] for mode in keep), -1), used)
+
+    def _walk(
+        self, partial: Array, modes: Modes, factors: Sequence[Array], wanted: Modes
+    ) -> Iterator[tuple[int, Float64]]:
+        """The MTTKRPs of those `modes` that are wanted, in their order, from a partial result over just `modes`."""
+        if len(modes) == 1:
+            yield modes[0], np.ascontiguousarray(partial[:, : factors[0].shape[1]], dtype=np.float64)
+            return
+        # Outer modes on both sides of the inner ones are cut there: so either side can come first.
+        both_sides = modes == self._outer and 0 < self._before < len(modes)
+        cut = self._before if both_sides else split_point([self.shape[mode] for mode in modes])
+        halves = modes[:cut], modes[cut:]
+        for keep, away in sorted((halves, halves[::-1]), key=lambda pair: _first_place(pair[0], wanted)):
+            if not set(keep).isdisjoint(wanted):
+                others = (padded(factors[mode], self._products.unit) for mode in away)
+                weights = row_products([A.astype(partial.dtype, copy=False) for A in others])
+                rest = self._contract_components(partial, weights, away_first=away == halves[0])
+                shape = (*(self.shape[mode] for mode in keep), partial.shape[-1])
+                yield from self._walk(rest.reshape(shape), keep, factors, wanted)
+
+    def _contract_components(self, partial: Array, weights: Array, away_first: bool) -> Float64:
+        """The same contraction inside a partial result, in double precision from here on."""
+        weights = np.require(weights, None, "W")  # else the kernel would be compiled once more
+        away, columns = weights.shape
+        matrix = partial.reshape((away, -1, columns) if away_first else (-1, away, columns))
+        contract = self._partials.contract_first if away_first else self._partials.contract_second
+        rest = np.empty((matrix.shape[1 if away_first else 0], columns))
+        self._threads.each(
+            lambda part: contract(matrix, weights, part.start, rest[part]),
+            slabs(len(rest), min(partial.size // SMALL_PARTIAL, 2 * self._threads.count)),
+        )
+        return rest
+
+
+def _first_place(modes: Modes, wanted: Modes) -> int:
+    """Where the first of the modes comes among those that are wanted."""
+    return min((wanted.index(mode) for mode in modes if mode in wanted), default=len(wanted))

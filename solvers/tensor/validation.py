@@ -1,0 +1,170 @@
+"""Validate a tensor: refuse what cannot be decomposed, convert what must be converted."""
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from solvers.errors import InvalidInput
+from solvers.tensor.dense import Gaps, Positive, Tensor
+from solvers.tensor.missing.grams import RowGrams
+from solvers.tensor.missing.masked import Mask
+from solvers.tensor.missing.pattern import find_pattern
+from solvers.tensor.products import Array
+from solvers.tensor.scan import Booleans, Scan, scan
+from solvers.tensor.threads import Threads
+
+Precision: TypeAlias = Literal["float64", "float32"]
+
+MIN_ORDER, MAX_ORDER = 2, 8
+# Of a tensor, or of the model that initial factors make: squares of such norms, and their products with a few factors,
+# neither overflow nor vanish.
+LARGEST_NORM = {np.dtype(np.float64): 1e60, np.dtype(np.float32): 1e12}
+Missing: TypeAlias = Literal["refuse", "nan"]
+Negative: TypeAlias = Literal["refuse", "keep"]
+
+
+def working_precision(tensor: NDArray[Any], precision: Precision | None) -> np.dtype[Any]:
+    """The precision asked for, else the tensor's own if it is floating, else float64."""
+    if precision is not None:
+        return np.dtype(precision)
+    narrow = tensor.dtype.kind == "f" and tensor.dtype.itemsize <= 4
+    return np.dtype(np.float32 if narrow else np.float64)
+
+
+def is_copied(tensor: NDArray[Any], precision: Precision | None) -> bool:
+    """Whether the solvers must convert the tensor first: another type, byte order or scattered entries."""
+    contiguous = tensor.flags.c_contiguous or tensor.flags.f_contiguous
+    return not contiguous or tensor.dtype != working_precision(tensor, precision)
+
+
+def check_shape_and_dtype(tensor: NDArray[Any]) -> None:
+    """Refuse by type and shape alone, without reading an entry."""
+    if tensor.dtype.kind not in "fiub":
+        remedy = "pass real numbers: a float, integer or bool array"
+        raise InvalidInput("tensor", f"has dtype {tensor.dtype}", remedy)
+    if not MIN_ORDER <= tensor.ndim <= MAX_ORDER:
+        remedy = f"pass an array with {MIN_ORDER} to {MAX_ORDER} modes"
+        raise InvalidInput("tensor", f"has order {tensor.ndim}", remedy)
+    if 0 in tensor.shape:
+        empty = tensor.shape.index(0) + 1
+        raise InvalidInput("tensor", f"mode {empty} is empty", "give every mode a length of 1 or more")
+
+
+def check_mask(mask: object, shape: Sequence[int]) -> Booleans:
+    """The mask as an array, true where an entry is observed. InvalidInput if it does not fit the tensor."""
+    array = _as_array(mask, "mask")
+    if array.dtype != np.bool_:
+        remedy = "give booleans, true where an entry is observed, such as mask=tensor > 0"
+        raise InvalidInput("mask", f"has dtype {array.dtype}", remedy)
+    if array.ndim != len(shape) or any(
+        ours not in (1, theirs) for ours, theirs in zip(array.shape, shape, strict=True)
+    ):
+        problem = f"has shape {array.shape} for a tensor of {tuple(shape)}"
+        raise InvalidInput("mask", problem, "give every mode the tensor's length, or 1 where it is the same all along")
+    return array
+
+
+def prepare_tensor(
+    tensor: object,
+    precision: Precision | None,
+    threads: Threads,
+    mask: object = None,
+    missing: Missing = "refuse",
+    negative: Negative = "refuse",
+    rank: int = 1,
+) -> Tensor:
+    """Refuse what cannot be decomposed, convert what must be converted (once), leave the caller's array alone.
+
+    The `rank` decides how the Grams of a tensor with gaps are formed.
+    """
+    array = _as_array(tensor)
+    check_shape_and_dtype(array)
+    seen = _given_mask(array, mask)
+    array = np.ma.getdata(array)
+    copied = is_copied(array, precision)
+    entries = _working_copy(array, precision) if copied else array
+    found = scan(entries, threads, seen)
+    check_entries(found, entries.dtype, missing, negative)
+    positive = Positive(found.positive_norm, found.positive_sum)
+    if found.observed == entries.size:
+        return Tensor(entries, found.norm, positive, threads)
+    if copied and seen is not None:
+        np.copyto(entries, np.nan, where=np.broadcast_to(~seen, entries.shape))
+        seen = None
+    return Tensor(entries, found.norm, positive, threads, _gaps(entries, seen, rank, threads))
+
+
+def _gaps(entries: Array, seen: Booleans | None, rank: int, threads: Threads) -> Gaps:
+    reverse = not entries.flags.c_contiguous
+    mask = Mask(entries.T, None if seen is None else seen.T) if reverse else Mask(entries, seen)
+    modes = tuple(range(entries.ndim))[:: -1 if reverse else 1]
+    pattern = find_pattern(mask, modes, rank, threads)
+    for mode, counts in enumerate(pattern.counts, start=1):
+        empty = np.flatnonzero(counts == 0)
+        if empty.size:
+            more = "" if empty.size == 1 else f" (one of {empty.size} in that mode)"
+            problem = f"index {empty[0]} of mode {mode} has no observed entry{more}"
+            raise InvalidInput(
+                "tensor", problem, f"leave it out, for example with numpy.delete(tensor, {empty[0]}, {mode - 1})"
+            )
+    return Gaps(mask, RowGrams(mask, modes, pattern, threads))
+
+
+def clip(tensor: NDArray[Any]) -> NDArray[Any]:
+    """A copy with every negative entry set to zero; what is missing stays so: NaN, and a masked array's mask."""
+    array = _as_array(tensor)
+    clipped: NDArray[Any] = np.maximum(array, array.dtype.type(0))
+    return clipped
+
+
+def _as_array(tensor: object, field: str = "tensor") -> NDArray[Any]:
+    """Lists, matrices and memory maps as plain arrays; a masked array stays one."""
+    try:
+        return tensor if isinstance(tensor, np.ma.MaskedArray) else np.asarray(tensor)
+    except ValueError as error:
+        raise InvalidInput(field, "is not an array", "pass numbers in a rectangular arrangement") from error
+
+
+def _given_mask(array: NDArray[Any], mask: object) -> Booleans | None:
+    """Where the entries are observed, by the mask and by a masked array's own; None if that is everywhere."""
+    seen = None if mask is None else check_mask(mask, array.shape)
+    if np.ma.is_masked(array):
+        own = ~np.ma.getmaskarray(array)
+        seen = own if seen is None else own & seen
+    return None if seen is None or seen.all() else seen
+
+
+def _working_copy(array: NDArray[Any], precision: Precision | None) -> Array:
+    order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    with np.errstate(over="ignore"):  # an overflow becomes an infinity, which the scan refuses with its index
+        return np.array(array, working_precision(array, precision), order=order)
+
+
+def check_entries(found: Scan, dtype: np.dtype[Any], missing: Missing, negative: Negative) -> None:
+    """Refuse a tensor for what the scan found in it."""
+    if found.infinite.count:
+        problem = f"{found.infinite.counted('infinite')} in {dtype}, the first at {found.infinite.first}"
+        raise InvalidInput("tensor", problem, "replace them before decomposing")
+    if found.nan.count and missing == "refuse":
+        remedy = "say that NaN means not observed with missing='nan', or replace them"
+        raise InvalidInput("tensor", f"{found.nan.counted('NaN')}, the first at {found.nan.first}", remedy)
+    if found.negative.count and negative == "refuse":
+        remedy = "fit them as they are with negative='keep', or set them to zero with solvers.clip(tensor)"
+        problem = f"{found.negative.counted('negative')}, the first at {found.negative.first}"
+        raise InvalidInput("tensor", problem, remedy)
+    if found.observed == 0:
+        raise InvalidInput("tensor", "all entries are missing", "there is nothing to decompose")
+    if found.maximum <= 0:
+        kind = "zero" if found.minimum == 0 else "negative or zero"
+        raise InvalidInput("tensor", f"all entries are {kind}", "there is nothing to decompose")
+    check_norm(found.norm, dtype)
+
+
+def check_norm(norm: float, dtype: np.dtype[Any]) -> None:
+    """Refuse a tensor whose squares would overflow or vanish."""
+    largest = LARGEST_NORM[dtype]
+    if not 1 / largest < norm < largest:
+        problem = f"its norm {norm:.3g} is out of the range of {dtype}"
+        raise InvalidInput("tensor", problem, "multiply the tensor by a constant so that its norm is near 1")

@@ -1,0 +1,98 @@
+"""The estimate of what is left is right where it is given, and withheld where it would be a guess."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from ncp_client.job import Progress
+from ncp_client.progress import Estimate, describe, span
+
+STOP = {"criterion": "relative_error", "tolerance": 1e-8, "patience": 1, "max_iterations": 10_000, "max_seconds": None}
+
+
+def rows(error: Callable[[int], float], count: int, phase: str = "exact", start: int | None = None) -> list[Progress]:
+    """Iterations of a tenth of a second."""
+    return [
+        Progress(n, error(n) ** 2, error(n), 1 - error(n), n / 10, phase, start) for n in range(1, count + 1)
+    ]  # fmt: skip
+
+
+def estimate(made: list[Progress], **stop: object) -> Estimate:
+    found = Estimate({**STOP, **stop})
+    for row in made:
+        found.add(row)
+    return found
+
+
+@pytest.mark.parametrize("factor", [0.6, 0.9, 0.99])
+@pytest.mark.parametrize("criterion", ["relative_error", "objective", "relative_objective"])
+def test_a_geometric_run_is_foretold(factor: float, criterion: str) -> None:
+    """The true end is where the change falls below the tolerance."""
+
+    def error(n: int) -> float:
+        return 0.1 + 1e-3 * factor**n
+
+    seen = 60 if factor == 0.99 else 16
+    tolerance = 1e-8
+    changes = {
+        "relative_error": lambda n: error(n - 1) - error(n),
+        "objective": lambda n: error(n - 1) ** 2 - error(n) ** 2,
+        "relative_objective": lambda n: 1 - error(n) ** 2 / error(n - 1) ** 2,
+    }
+    end = next(n for n in range(2, 100_000) if changes[criterion](n) < tolerance)
+    left = estimate(rows(error, seen), criterion=criterion, tolerance=tolerance).seconds_left()
+    assert left == pytest.approx((end - seen) / 10, rel=0.1, abs=0.3)
+
+
+def test_a_limit_that_comes_first_is_the_estimate() -> None:
+    made = rows(lambda n: 0.1 + 0.1 * 0.99**n, 60)
+    assert estimate(made, max_seconds=10.0).seconds_left() == pytest.approx(4.0)
+    assert estimate(made, max_iterations=80).seconds_left() == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        [],
+        rows(lambda n: 0.1 + 0.1 * 0.9**n, 5),
+        rows(lambda n: 0.1 + 0.01 * math.sin(n), 100),
+        rows(lambda n: 1 - 1e-3 * n, 100),
+        rows(lambda n: 0.1 + 0.1 * 0.9**n, 50, "compressed"),
+        rows(lambda n: 0.1 + 0.1 * 0.9**n, 50, "start", 2),
+    ],
+    ids=["nothing", "too little", "a cycle", "a straight fall", "another tensor", "a trial start"],
+)
+def test_where_nothing_can_be_said_nothing_is_said(made: list[Progress]) -> None:
+    assert estimate(made).seconds_left() is None
+
+
+def test_a_tolerance_of_zero_leaves_only_the_limits() -> None:
+    found = estimate(rows(lambda n: 0.1 + 0.1 * 0.9**n, 50), tolerance=0.0, max_iterations=100)
+    assert found.seconds_left() is None
+    assert found.at_most() == pytest.approx(5.0)
+
+
+def test_trial_starts_do_not_count_against_the_iterations() -> None:
+    starts = rows(lambda n: 0.5, 30, "start", 1)
+    found = estimate([*starts, *rows(lambda n: 0.1 + 0.1 * 0.9**n, 50)], tolerance=0.0, max_iterations=100)
+    assert found.at_most() == pytest.approx(5.0)
+
+
+def test_a_line_tells_iteration_objective_error_rate_and_what_is_left() -> None:
+    made = rows(lambda n: 0.1 + 0.1 * 0.9**n, 50)
+    told = describe(made[-1], estimate(made))
+    assert told.startswith("iteration 50, 10/s, objective 0.0101")
+    assert len(told) < 70
+    assert "error 0.100515, ≈ " in told
+    assert describe(rows(lambda n: 0.5, 1, "start", 3)[0], estimate([])).startswith("iteration 1 (start 3), 10/s")
+
+
+def test_times_are_told_in_words() -> None:
+    assert [span(seconds) for seconds in (0.4, 59, 90, 3600, 7290)] == [
+        "0 s",
+        "59 s",
+        "2 min",
+        "1 h 0 min",
+        "2 h 2 min",
+    ]

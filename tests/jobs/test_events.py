@@ -1,0 +1,139 @@
+"""Every reader sees the same events with the same ids, whenever it comes."""
+
+import json
+
+import pytest
+
+from tests.jobs.test_claims import RESULT, claimed
+from tests.support.jobs import request, row
+from worker.config import Configuration
+from worker.contract import Event, Job, TensorRecord
+from worker.operations import jobs as operations
+from worker.operations.jobs import JobOperations
+from worker.records.claims import ExecutionRecords
+from worker.records.events import parse_event_id
+from worker.records.redis.connection import connect
+from worker.store.local import LocalStore
+
+
+def eventful(records: ExecutionRecords, tensor: TensorRecord) -> Job:
+    """Two attempts, five iterations, an end."""
+    job, _ = records.jobs.submit("local", request(tensor))
+    first = claimed(records)
+    records.claims.publish(first, [row(1), row(2)])
+    records.claims.publish(first, [row(3)])
+    records.claims.hand_back(first)
+    second = claimed(records)
+    records.claims.publish(second, [row(iteration) for iteration in (2, 3, 4, 5)])
+    records.claims.succeed(second, RESULT)
+    return records.jobs.get("local", job.id)
+
+
+def test_iterations_come_once_and_in_order_though_an_attempt_repeats_them(
+    records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations
+) -> None:
+    events = jobs.events_after(eventful(records, tensor).id)
+    assert [event.id for event in events if event.kind == "progress"] == ["1-0", "2-0", "3-0", "4-0", "5-0"]
+    told = [json.loads(event.payload)["state"] for event in events if event.kind == "state"]
+    assert told == ["queued", "running", "queued", "running", "succeeded"]
+    assert [event.kind for event in events].index("end") == len(events) - 1
+    ids = [parse_event_id(event.id) for event in events]
+    assert ids == sorted(set(ids))
+
+
+def test_the_stored_events_are_the_live_ones(
+    records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations
+) -> None:
+    job = eventful(records, tensor)
+    live = jobs.events_after(job.id)
+    jobs.settle(job.id)
+    assert jobs.events_after(job.id) == live
+    for place, event in enumerate(live):
+        assert jobs.events_after(job.id, event.id) == live[place + 1 :]
+    assert jobs.events_after(job.id, live[2].id, count=3) == live[3:6]
+
+
+def test_reading_in_small_steps_loses_nothing(
+    records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations
+) -> None:
+    job = eventful(records, tensor)
+    whole = jobs.events_after(job.id)
+    for settled in (False, True):
+        if settled:
+            jobs.settle(job.id)
+        seen: list[Event] = []
+        while step := jobs.events_after(job.id, seen[-1].id if seen else None, count=2):
+            seen += step
+        assert seen == whole
+
+
+def test_the_end_carries_the_job_without_its_owner(
+    records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations
+) -> None:
+    job = eventful(records, tensor)
+    payload = json.loads(jobs.events_after(job.id)[-1].payload)
+    assert payload == json.loads(job.model_dump_json(exclude={"owner"}))
+
+
+def test_the_history_is_the_same_live_and_stored(
+    records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations
+) -> None:
+    job = eventful(records, tensor)
+    live = jobs.history("local", job.id)
+    assert live == [row(iteration) for iteration in range(1, 6)]
+    jobs.settle(job.id)
+    assert jobs.history("local", job.id) == live
+    assert jobs.history("local", job.id, after=3) == live[3:]
+
+
+def test_a_settled_stream_goes_after_a_while(
+    configuration: Configuration, records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations
+) -> None:
+    job = eventful(records, tensor)
+    with connect(configuration) as client:
+        assert client.ttl(records.events.stream_key(job.id)) == -1
+        jobs.settle(job.id)
+        assert 0 < int(client.ttl(records.events.stream_key(job.id))) <= configuration.stream_seconds
+        client.delete(records.events.stream_key(job.id))
+    assert jobs.events_after(job.id)[-1].kind == "end"
+
+
+def test_settling_a_deleted_job_leaves_no_file(
+    records: ExecutionRecords, store: LocalStore, tensor: TensorRecord, jobs: JobOperations
+) -> None:
+    job = eventful(records, tensor)
+    records.jobs.delete("local", job.id)
+    jobs.settle(job.id)
+    assert not (store.root / "jobs" / job.id).exists()
+
+
+def test_a_long_history_is_moved_step_by_step_and_nothing_is_lost_between(
+    records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each call moves one piece here, as one would that has no time left; a process that is killed leaves the same."""
+    monkeypatch.setattr(operations, "PIECE", 3)
+    job = eventful(records, tensor)
+    live, events = jobs.history("local", job.id), jobs.events_after(job.id)
+    calls = 0
+    while records.jobs.unsettled():
+        assert jobs.history("local", job.id) == live
+        jobs.settle(job.id, until=0)
+        calls += 1
+    assert calls > len(events) / 3
+    assert jobs.history("local", job.id) == live
+    assert jobs.events_after(job.id) == events
+
+
+def test_settling_takes_no_longer_than_a_third_of_a_lease(
+    records: ExecutionRecords, store: LocalStore, tensor: TensorRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "PIECE", 1)
+    hurried = records._redis.configuration.model_copy(update={"lease_seconds": 0.003})
+    first, second = eventful(records, tensor), eventful(records, tensor)
+    calls = 0
+    while records.jobs.unsettled():
+        JobOperations(records, store, hurried).settle_all()
+        calls += 1
+    assert calls > 2
+    whole = [row(iteration) for iteration in range(1, 6)]
+    assert [store.job(job.id).history() for job in (first, second)] == [whole, whole]

@@ -1,0 +1,253 @@
+"""Tensors and jobs as the API sees them."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import put, random_tensor, request
+from worker.broker import PENDING, pending_wakeups
+from worker.config import Configuration
+from worker.contract import Job, TensorRecord
+from worker.errors import IdempotencyKeyReused, InUse, JobNotFinished, NotFound, Unavailable
+from worker.operations.jobs import JobOperations
+from worker.records.claims import ExecutionRecords
+from worker.records.redis import keys
+from worker.records.redis.connection import RedisConnection, connect
+from worker.store.local import LocalStore
+
+
+def test_owners_see_only_their_own(records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations) -> None:
+    job, _ = records.jobs.submit("local", request(tensor))
+    for look in (
+        lambda: records.tensors.get("eve", tensor.id),
+        lambda: records.tensors.delete("eve", tensor.id),
+        lambda: records.jobs.submit("eve", request(tensor)),
+        lambda: records.jobs.get("eve", job.id),
+        lambda: records.jobs.cancel("eve", job.id),
+        lambda: records.jobs.delete("eve", job.id),
+        lambda: jobs.history("eve", job.id),
+    ):
+        with pytest.raises(NotFound):
+            look()
+    assert records.tensors.list("eve").items == ()
+    assert records.tensors.list("eve", sha256=tensor.sha256).items == ()
+    assert records.jobs.list("eve").items == ()
+
+
+def test_a_job_starts_queued_with_every_setting_filled_in(records: ExecutionRecords, tensor: TensorRecord) -> None:
+    asked = request(tensor, name="first", priority=3, preset="recommended")
+    job, replayed = records.jobs.submit("local", asked)
+    assert not replayed
+    assert (job.state, job.queue_position, job.attempt, job.name, job.priority) == ("queued", 1, 0, "first", 3)
+    assert job.settings == asked.settings()
+    assert job.settings.stop.patience == 5
+    assert records.jobs.get("local", job.id) == job
+
+
+def test_the_same_key_and_body_give_the_same_job(records: ExecutionRecords, tensor: TensorRecord) -> None:
+    job, first = records.jobs.submit("local", request(tensor), "key")
+    again, second = records.jobs.submit("local", request(tensor, seed=0), "key")
+    assert (first, second) == (False, True)
+    assert again.id == job.id
+    assert records.jobs.replay("local", request(tensor), "key") == job
+    assert len(records.jobs.list("local").items) == 1
+    with pytest.raises(IdempotencyKeyReused):
+        records.jobs.submit("local", request(tensor, seed=1), "key")
+    with pytest.raises(IdempotencyKeyReused):
+        records.jobs.replay("local", request(tensor, seed=1), "key")
+
+
+def test_a_key_belongs_to_its_owner(records: ExecutionRecords, store: LocalStore, tensor: TensorRecord) -> None:
+    theirs = put(records, store, random_tensor(4, 5, 6), "ann")
+    mine, _ = records.jobs.submit("local", request(tensor), "key")
+    other, replayed = records.jobs.submit("ann", request(theirs), "key")
+    assert not replayed
+    assert other.id != mine.id
+
+
+def test_a_key_is_forgotten_with_its_job(records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations) -> None:
+    job, _ = records.jobs.submit("local", request(tensor), "key")
+    records.jobs.cancel("local", job.id)
+    records.jobs.delete("local", job.id)
+    again, replayed = records.jobs.submit("local", request(tensor), "key")
+    assert not replayed
+    assert again.id != job.id
+
+
+def test_a_queued_job_is_cancelled_at_once_and_never_runs(records: ExecutionRecords, tensor: TensorRecord) -> None:
+    job, _ = records.jobs.submit("local", request(tensor))
+    ended = records.jobs.cancel("local", job.id)
+    assert ended.state == "cancelled"
+    assert ended.finished_at is not None
+    assert records.jobs.cancel("local", job.id) == ended
+    assert records.claims.claim("worker") is None
+
+
+def test_only_an_ended_job_can_be_deleted(records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations) -> None:
+    job, _ = records.jobs.submit("local", request(tensor))
+    with pytest.raises(JobNotFinished):
+        records.jobs.delete("local", job.id)
+    assert records.claims.claim("worker") is not None
+    with pytest.raises(JobNotFinished):
+        records.jobs.delete("local", job.id)
+    other, _ = records.jobs.submit("local", request(tensor))
+    records.jobs.cancel("local", other.id)
+    records.jobs.delete("local", other.id)
+    with pytest.raises(NotFound):
+        records.jobs.get("local", other.id)
+
+
+def test_what_a_live_job_needs_cannot_be_deleted(
+    records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations
+) -> None:
+    first, _ = records.jobs.submit("local", request(tensor))
+    records.jobs.cancel("local", first.id)
+    second, _ = records.jobs.submit("local", request(tensor, initial={"job_id": first.id}))
+    with pytest.raises(InUse):
+        records.tensors.delete("local", tensor.id)
+    with pytest.raises(InUse):
+        records.jobs.delete("local", first.id)
+    records.jobs.cancel("local", second.id)
+    records.jobs.delete("local", first.id)
+    assert records.tensors.delete("local", tensor.id) == tensor.sha256
+
+
+def test_nor_can_its_mask_or_the_model_that_it_keeps(
+    records: ExecutionRecords, store: LocalStore, tensor: TensorRecord
+) -> None:
+    mask = put(records, store, random_tensor(4, 1, 6) > 0.1)
+    model, _ = records.jobs.submit("local", request(tensor))
+    records.jobs.cancel("local", model.id)
+    fixed = {"job_id": model.id, "modes": [2, 3]}
+    job, _ = records.jobs.submit("local", request(tensor, mask={"tensor_id": mask.id}, fixed=fixed))
+    assert job.mask is not None
+    assert job.fixed is not None
+    assert (job.mask.tensor_id, job.fixed.modes) == (mask.id, (2, 3))
+    with pytest.raises(InUse):
+        records.tensors.delete("local", mask.id)
+    with pytest.raises(InUse):
+        records.jobs.delete("local", model.id)
+    records.jobs.cancel("local", job.id)
+    records.jobs.delete("local", model.id)
+    assert records.tensors.delete("local", mask.id) == mask.sha256
+    assert records.jobs.get("local", job.id).mask == job.mask
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"initial": {"job_id": "nowhere"}},
+        {"fixed": {"job_id": "nowhere", "modes": [1]}},
+        {"mask": {"tensor_id": "nowhere"}},
+    ],
+)
+def test_a_job_cannot_name_what_is_not_there(
+    records: ExecutionRecords, tensor: TensorRecord, named: dict[str, Any]
+) -> None:
+    with pytest.raises(NotFound, match="nowhere"):
+        records.jobs.submit("local", request(tensor, **named))
+
+
+def test_the_record_of_a_tensor_from_an_older_version_is_read(
+    configuration: Configuration, records: ExecutionRecords, tensor: TensorRecord
+) -> None:
+    """It had neither missing nor negative entries: those were refused."""
+    old = tensor.model_dump_json(exclude={"missing", "negative"})
+    with connect(configuration) as client:
+        client.hset(keys.tensor(tensor.id), "record", old)
+    assert records.tensors.get("local", tensor.id) == tensor
+
+
+def test_pages_show_every_job_once_newest_first(records: ExecutionRecords, tensor: TensorRecord) -> None:
+    ids = [records.jobs.submit("local", request(tensor))[0].id for _ in range(7)]
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = records.jobs.list("local", limit=3, cursor=cursor)
+        seen += [job.id for job in page.items]
+        if page.next is None:
+            break
+        cursor = page.next
+        records.jobs.submit("local", request(tensor))  # what comes in meanwhile does not disturb
+    assert seen == ids[::-1]
+
+
+def test_pages_of_tensors_too(records: ExecutionRecords, store: LocalStore) -> None:
+    ids = [put(records, store, random_tensor(2, 3, seed=seed)).id for seed in range(5)]
+    first = records.tensors.list("local", limit=2)
+    second = records.tensors.list("local", limit=3, cursor=first.next)
+    assert [record.id for record in (*first.items, *second.items)] == ids[::-1]
+    assert second.next is None
+
+
+def test_filters_combine(records: ExecutionRecords, store: LocalStore, tensor: TensorRecord) -> None:
+    other = put(records, store, random_tensor(3, 3))
+    wanted, _ = records.jobs.submit("local", request(tensor, method="mu"))
+    records.jobs.submit("local", request(tensor, method="als"))
+    records.jobs.submit("local", request(other, method="mu"))
+    gone, _ = records.jobs.submit("local", request(tensor, method="mu"))
+    records.jobs.cancel("local", gone.id)
+    found = records.jobs.list("local", state="queued", method="mu", tensor_id=tensor.id)
+    assert [job.id for job in found.items] == [wanted.id]
+
+
+def test_the_queue_position_counts_priority_age_and_other_owners(records: ExecutionRecords, store: LocalStore) -> None:
+    mine, theirs = put(records, store, random_tensor(3, 3)), put(records, store, random_tensor(3, 3), "ann")
+    jobs = [records.jobs.submit("local", request(mine))[0] for _ in range(2)]
+    urgent, _ = records.jobs.submit("local", request(mine, priority=1))
+    records.jobs.submit("ann", request(theirs))
+    positions = [records.jobs.get("local", job.id).queue_position for job in (urgent, *jobs)]
+    assert positions == [1, 3, 4]
+    claim = records.claims.claim("worker")
+    assert claim is not None
+    assert records.jobs.get(claim.owner, claim.job_id).queue_position is None
+
+
+def test_health_tells_durability_and_live_workers(records: ExecutionRecords) -> None:
+    assert records.ping().durable
+    assert records.ping().live_workers == 0
+    records.leases.heartbeat("worker")
+    assert records.ping().live_workers == 1
+
+
+def test_an_absent_redis_is_unavailable(configuration: Configuration) -> None:
+    away = ExecutionRecords.of(configuration.model_copy(update={"redis_url": "unix:///nowhere/redis.sock"}))
+    assert not away.ping().reachable
+    with pytest.raises(Unavailable):
+        away.jobs.list("local")
+
+
+def test_a_submission_asks_redis_twice_and_waits_for_no_message(
+    configuration: Configuration, store: LocalStore, tensor: TensorRecord
+) -> None:
+    """Every answer of Redis waits for the flush of what others write meanwhile: that is what a submission takes."""
+
+    class Counted(RedisConnection):
+        asked = 0
+
+        def __getattribute__(self, name: str) -> Any:
+            Counted.asked += name in ("script", "command", "commands")
+            return super().__getattribute__(name)
+
+    jobs = JobOperations(ExecutionRecords(Counted.of(configuration)), store, configuration)
+    job, _ = jobs.submit("local", request(tensor), key="mine")
+    assert Counted.asked == 2
+    assert job.queue_position == 1
+    jobs.close()
+
+
+def test_many_submissions_at_once_leave_no_more_messages_than_workers_could_take(
+    configuration: Configuration, jobs: JobOperations, tensor: TensorRecord
+) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: jobs.submit("local", request(tensor))[0].id, range(40)))
+    jobs.close()
+    assert 1 <= pending_wakeups(configuration) <= PENDING
+    positions = sorted(job.queue_position or 0 for job in jobs_of(configuration, made))
+    assert positions == list(range(1, 41))
+
+
+def jobs_of(configuration: Configuration, ids: list[str]) -> list[Job]:
+    records = ExecutionRecords.of(configuration)
+    return [records.jobs.get("local", id) for id in ids]

@@ -1,0 +1,213 @@
+"""Records of studies: claimed together, given back apart, cancelled, deleted and removed as one."""
+
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from tests.support.jobs import request
+from worker.config import Configuration
+from worker.contract import JobError, TensorRecord
+from worker.errors import InUse, NotFound, StudyNotFinished, TooManyJobs
+from worker.operations.cleanup import Cleanup
+from worker.operations.studies import StudyOperations
+from worker.operations.tensors import TensorOperations
+from worker.owner_limits import Limits
+from worker.records.claims import ExecutionRecords
+from worker.store.local import LocalStore
+from worker.study_contract import Study, StudyRequest
+
+FAILED = JobError(kind="input", message="no", remedy="none")
+
+
+@pytest.fixture
+def studies(records: ExecutionRecords, store: LocalStore, configuration: Configuration) -> StudyOperations:
+    return StudyOperations(records, store, configuration)
+
+
+def submitted(studies: StudyOperations, tensor: TensorRecord, limits: Limits | None = None, **fields: Any) -> Study:
+    body = {"kind": "compare", "tensor_id": tensor.id, "ranks": [2], "methods": ["hals"], "repeats": 4, **fields}
+    made = TypeAdapter(StudyRequest).validate_python(body)
+    return studies.submit("local", made, limits=limits or Limits())[0]
+
+
+def failed(records: ExecutionRecords, count: int) -> None:
+    for _ in range(count):
+        claim = records.claims.claim("w")
+        assert claim is not None
+        assert records.claims.fail(claim, FAILED)
+
+
+def test_one_process_claims_tiny_runs_together_but_not_beyond_another_owner(
+    records: ExecutionRecords, studies: StudyOperations, tensor: TensorRecord, tensors: TensorOperations
+) -> None:
+    study = submitted(studies, tensor)
+    first = records.claims.claim("w")
+    assert first is not None
+    assert (first.study_id, first.task) == (study.id, "run")
+    (second,) = records.claims.claim_more(first, 1)
+    assert second.batch == first.batch
+    assert records.claims.status(first) == "held"
+    theirs = tensor.model_copy(update={"id": "theirs", "owner": "ann"})
+    records.tensors.add(theirs)
+    records.jobs.submit("ann", request(theirs))
+    assert records.claims.claim_more(first, 5) == []
+    other = records.claims.claim("w")
+    assert other is not None
+    assert other.owner == "ann"
+    assert len(records.claims.claim_more(first, 5)) == 2
+
+
+def test_a_job_that_comes_first_of_the_same_owner_is_not_passed_by(
+    records: ExecutionRecords, studies: StudyOperations, tensor: TensorRecord
+) -> None:
+    submitted(studies, tensor)
+    first = records.claims.claim("w")
+    assert first is not None
+    urgent, _ = records.jobs.submit("local", request(tensor, priority=5))
+    assert records.claims.claim_more(first, 5) == []
+    following = records.claims.claim("w")
+    assert following is not None
+    assert following.job_id == urgent.id
+
+
+def test_runs_whose_process_died_by_itself_go_on_alone(
+    records: ExecutionRecords, studies: StudyOperations, tensor: TensorRecord
+) -> None:
+    """Nobody knows which of them was to blame."""
+    study = submitted(studies, tensor)
+    first = records.claims.claim("w")
+    assert first is not None
+    together = [first, *records.claims.claim_more(first, 2)]
+    assert records.claims.crashed(first, "its process ended with 1")
+    assert records.claims.status(first) == "lost"
+    assert not any(records.claims.fail(claim, FAILED) for claim in together)
+    assert records.studies.find(study.id).runs.queued == 4
+    again = [records.claims.claim("w") for _ in range(3)]
+    assert [claim.batch for claim in again if claim] == [None] * 3
+    last = records.claims.claim("w")
+    assert last is not None
+    assert last.batch is not None
+
+
+def test_a_killed_process_gives_all_its_runs_back_to_be_shared_again(
+    records: ExecutionRecords, studies: StudyOperations, tensor: TensorRecord
+) -> None:
+    submitted(studies, tensor)
+    first = records.claims.claim("w")
+    assert first is not None
+    records.claims.claim_more(first, 2)
+    assert records.claims.crashed(first, "its process was killed by SIGKILL", by_itself=False)
+    again = records.claims.claim("w")
+    assert again is not None
+    assert (again.job_id, again.fence) == (first.job_id, 2)
+    assert again.batch is not None
+
+
+def test_a_study_fails_only_if_every_run_does(
+    records: ExecutionRecords, studies: StudyOperations, tensor: TensorRecord
+) -> None:
+    study = submitted(studies, tensor)
+    failed(records, 3)
+    assert records.studies.find(study.id).state == "running"
+    failed(records, 1)
+    done = records.studies.find(study.id)
+    assert (done.state, done.error) == ("failed", FAILED)
+    kinds = [event.kind for event in studies.events_after(study.id)]
+    assert kinds == ["state", "state", "run", "run", "run", "run", "state", "end"]
+
+
+def test_a_cancel_that_was_interrupted_is_finished_by_whoever_claims(
+    records: ExecutionRecords, studies: StudyOperations, tensor: TensorRecord
+) -> None:
+    study = submitted(studies, tensor)
+    assert records._redis.script("studies/cancel", "local", study.id, 0, 1) == 1
+    assert records.studies.find(study.id).runs.cancelled == 1
+    assert records.claims.claim("w") is None
+    assert records.studies.find(study.id).state == "cancelled"
+
+
+def test_a_study_is_one_live_job_until_its_last_run_has_ended(
+    records: ExecutionRecords, studies: StudyOperations, tensor: TensorRecord
+) -> None:
+    one = Limits(live_jobs=1)
+    submitted(studies, tensor, one)
+    failed(records, 3)
+    with pytest.raises(TooManyJobs):
+        records.jobs.submit("local", request(tensor), None, one)
+    failed(records, 1)
+    records.jobs.submit("local", request(tensor), None, one)
+    with pytest.raises(TooManyJobs):
+        submitted(studies, tensor, one)
+
+
+def test_what_a_live_study_needs_cannot_be_deleted(
+    records: ExecutionRecords,
+    studies: StudyOperations,
+    tensors: TensorOperations,
+    tensor: TensorRecord,
+    store: LocalStore,
+) -> None:
+    from tests.support.jobs import put, random_tensor
+
+    true = put(records, store, random_tensor(4, 2))
+    study = submitted(studies, tensor, reference={"tensor_id": true.id, "mode": 1})
+    for needed in (tensor, true):
+        with pytest.raises(InUse):
+            tensors.delete("local", needed.id)
+    with pytest.raises(StudyNotFinished):
+        studies.delete("local", study.id)
+    records.studies.cancel("local", study.id)
+    for needed in (tensor, true):
+        tensors.delete("local", needed.id)
+    assert studies.get("local", study.id).state == "cancelled"
+
+
+def test_a_deletion_that_was_interrupted_is_finished_by_the_cleanup(
+    records: ExecutionRecords,
+    studies: StudyOperations,
+    tensor: TensorRecord,
+    store: LocalStore,
+    configuration: Configuration,
+) -> None:
+    study = submitted(studies, tensor)
+    failed(records, 4)
+    records.studies.delete("local", study.id)
+    with pytest.raises(NotFound):
+        studies.get("local", study.id)
+    assert len(records.jobs.list("local").items) == 4
+    list(Cleanup(records, store, configuration).run())
+    assert records.jobs.list("local").items == ()
+    assert records.stats.usage("local").jobs.failed == 0
+
+
+def test_retention_removes_a_study_with_its_runs_and_no_run_alone(
+    records: ExecutionRecords,
+    studies: StudyOperations,
+    tensor: TensorRecord,
+    store: LocalStore,
+    configuration: Configuration,
+) -> None:
+    study = submitted(studies, tensor)
+    failed(records, 3)
+    at_once = configuration.model_copy(update={"keep_jobs_days": 0})
+    assert list(Cleanup(records, store, at_once).run()) == []
+    failed(records, 1)
+    dry = list(Cleanup(records, store, at_once, dry_run=True).run())
+    assert [(removed.kind, removed.name) for removed in dry] == [("study", study.id)]
+    assert [removed.kind for removed in Cleanup(records, store, at_once).run()] == ["study"]
+    assert records.jobs.list("local").items == ()
+    assert records.studies.list("local").items == ()
+
+
+def test_thousands_of_runs_are_queued_in_one_step(
+    records: ExecutionRecords, studies: StudyOperations, tensor: TensorRecord
+) -> None:
+    study = submitted(studies, tensor, repeats=1000, betas=[0.0, 0.1, 0.2])
+    assert study.runs.queued == study.runs.total == 3000
+    assert records.stats.usage("local").live_studies == 1
+    order = [records.claims.claim("w") for _ in range(4)]
+    assert [claim and (claim.settings.seed, claim.settings.beta) for claim in order] == [
+        (0, 0.0), (0, 0.1), (0, 0.2), (1, 0.0),
+    ]  # fmt: skip
+    assert records.studies.cancel("local", study.id).runs.cancelled == 2996

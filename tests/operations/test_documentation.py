@@ -1,0 +1,391 @@
+"""What is written down is true: every snippet runs, every table is the schema's, every path exists."""
+
+import contextlib
+import hashlib
+import io
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ruamel.yaml import YAML
+
+from app.errors.handlers import PROBLEM_TYPES
+from app.main import create_app
+from solvers import METHODS, Settings, Stop
+from tests.support.api import npy, planted
+from tests.support.stack import ROOT, Server, embedded_redis, server
+from worker.config import Configuration
+
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
+}
+README, GUIDE = PAGES["README.md"], PAGES["docs/running-a-server.md"]
+API, METHOD_CHOICE, KEYS = PAGES["docs/http-api.md"], PAGES["docs/methods.md"], PAGES["docs/keys-and-limits.md"]
+REAL_DATA = PAGES["docs/real-data.md"]
+PACKAGES = "app|benchmarks|clients|docs|ncp_client|solvers|tests|worker"
+# Variables that the clients read.
+CLIENT_VARIABLES = {"url", "key"}
+# How many of them are run: by this file, the guide's by test_backup.py, those of the clients in tests/clients.
+RUN = {
+    ("README.md", "python"): 1,
+    ("README.md", "sh"): 1,
+    ("docs/http-api.md", "python"): 1,
+    ("docs/http-api.md", "sh"): 1,
+    ("docs/matlab.md", "matlab"): 2,
+    ("docs/methods.md", "python"): 3,
+    ("docs/python.md", "python"): 3,
+    ("docs/python.md", "sh"): 1,
+    ("docs/r.md", "r"): 2,
+    ("docs/real-data.md", "python"): 6,
+    ("docs/running-a-server.md", "sh"): 3,
+    ("docs/studies.md", "python"): 2,
+}
+
+
+def snippets(page: str, kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+
+
+def commands(page: str, name: str) -> list[list[str]]:
+    """The indented lines that begin with this command, without their comments."""
+    lines = re.findall(rf"^ {{4}}({name} .*)$", page, re.MULTILINE)
+    return [shlex.split(line, comments=True)[1:] for line in lines]
+
+
+def rows(page: str, heading: str) -> list[list[str]]:
+    """The cells of the table whose first title is `heading`."""
+    found = re.search(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert found is not None, f"there is no table of {heading}"
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in found[1].splitlines()]
+
+
+def run_python(snippet: str) -> str:
+    """What it prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(snippet, {})
+    return output.getvalue()
+
+
+def run_against(running: Server, command: list[str], snippet: str, folder: Path) -> str:
+    ran = subprocess.run(
+        [*command, snippet.replace("http://127.0.0.1:8000", running.address)],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def ncp(*arguments: str, cwd: Path) -> str:
+    ran = subprocess.run(
+        [sys.executable, "-P", "-m", "app.cli.main", *arguments], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))
+
+
+def test_no_page_has_a_snippet_that_no_test_runs() -> None:
+    found = Counter(
+        (name, kind)
+        for name, page in PAGES.items()
+        for kind in re.findall(r"^```(python|sh|matlab|r)$", page, re.MULTILINE)
+    )
+    assert found == RUN
+
+
+# Paths, links and names
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_path_exists(name: str) -> None:
+    """Also a file that is named without its folder."""
+    page = re.sub(r"https?://\S+", "", PAGES[name])
+    paths = {path.rstrip("./") for path in re.findall(rf"(?<![\w./-])(?:{PACKAGES})/[\w./-]+", page)}
+    bare = set(re.findall(r"`([\w-]+\.(?:py|lua|toml|txt|yml))`", page))
+    missing = {path for path in paths if not (ROOT / path).exists()}
+    missing |= {file for file in bare if not any(ROOT.glob(file)) and not _is_in_a_package(file)}
+    assert not missing
+
+
+def _is_in_a_package(file: str) -> bool:
+    return any(next((ROOT / package).rglob(file), None) for package in PACKAGES.split("|"))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_link_leads_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[name]):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = ((ROOT / name).parent / path).resolve() if path else ROOT / name
+        assert linked.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", linked.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, target
+
+
+def traced() -> list[tuple[str, str]]:
+    """File and function of every step of the traces."""
+    steps = re.findall(r"^\| `([\w/]+\.py)` \| ([^|]*) \|", PAGES["docs/architecture.md"], re.MULTILINE)
+    return [(file, function) for file, functions in steps for function in re.findall(r"`([\w.]+)`", functions)]
+
+
+@pytest.mark.parametrize(("file", "function"), traced())
+def test_every_function_of_the_traces_is_where_they_say(file: str, function: str) -> None:
+    text = (ROOT / file).read_text()
+    for part in function.split("."):
+        assert re.search(rf"^\s*(?:async )?(?:def|class) {part}\b", text, re.MULTILINE), f"{function} is not in {file}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_target_of_make_exists(name: str) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    code = re.findall(r"^ {4}.*$|`[^`\n]+`", PAGES[name], re.MULTILINE)
+    for target in re.findall(r"\bmake ([a-z][a-z-]*)", "\n".join(code)):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
+
+
+def test_every_benchmark_command_names_a_module() -> None:
+    for page in PAGES.values():
+        for module in re.findall(r"python -m ([\w.]+)", page):
+            path = ROOT / module.replace(".", "/")
+            assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
+
+
+# Settings, methods and calls
+
+
+@pytest.mark.parametrize("field", Configuration.model_fields)
+def test_the_guide_tells_every_setting_with_its_default(field: str) -> None:
+    row = re.search(rf"^\| `NCP_{field.upper()}` \| ([^|]*) \|", GUIDE, re.MULTILINE)
+    assert row is not None, f"NCP_{field.upper()} is not in the guide's table"
+    default = Configuration.model_fields[field].default
+    assert row[1].strip() == (f"`{default}`" if default is not None else "–")
+
+
+def test_nothing_tells_of_a_setting_that_is_not_there() -> None:
+    told = {name.lower() for name in re.findall(r"NCP_([A-Z_]+[A-Z])", "".join(PAGES.values()))}
+    assert told <= Configuration.model_fields.keys() | CLIENT_VARIABLES
+
+
+@pytest.mark.parametrize(("schema", "prefix"), [(Settings, ""), (Stop, "stop.")])
+def test_the_table_of_settings_is_the_schema(schema: type[Settings] | type[Stop], prefix: str) -> None:
+    for name, field in schema.model_fields.items():
+        if name == "stop":
+            continue
+        default = "–" if field.default is None else f"`{field.default}`"
+        row = f"| `{prefix}{name}` | {'required' if field.is_required() else default} | {field.description} |"
+        assert row in PAGES["docs/settings.md"]
+
+
+def test_the_table_of_methods_is_the_registry() -> None:
+    told = {name.strip("`"): cells for name, *cells in rows(README, "method")}
+    assert told.keys() == METHODS.keys()
+    for name, method in METHODS.items():
+        title, monotone, exact, _ = told[name]
+        assert title == method.title
+        assert monotone.startswith("yes" if method.monotone else "no")
+        assert exact.startswith("yes" if method.exact else "no")
+
+
+def test_the_page_of_the_api_has_every_call_and_every_status() -> None:
+    calls = " ".join(cells[0] for cells in rows(API, "call"))
+    told = {re.sub(r"{\w+}", "{}", path) for path in re.findall(r"/[\w/{}.]+", calls)}
+    documented = {re.sub(r"{\w+}", "{}", path) for path in create_app(Configuration()).openapi()["paths"]}
+    assert documented <= told
+    statuses = {int(status) for cells in rows(API, "status") for status in re.findall(r"\d+", cells[0])}
+    assert {kind.status for kind in PROBLEM_TYPES.values()} <= statuses
+
+
+# Snippets and commands
+
+
+def test_the_readmes_python_finds_the_four_components(tmp_path: Path) -> None:
+    assert run_python(snippets(README, "python")[0]) == "4 components, relative error 0.0084\n"
+    assert np.load(tmp_path / "tensor.npy").shape == (60, 50, 40)
+
+
+def test_the_example_finds_four_components_and_plots_them() -> None:
+    assert run_python(snippets(METHOD_CHOICE, "python")[0]) == "4 components, relative error 0.0384\n"
+    assert Path("components.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_long_run_resumes_and_ends() -> None:
+    assert run_python(snippets(METHOD_CHOICE, "python")[2]).splitlines()[-1] == "tolerance"
+
+
+def test_gaps_are_counted_and_new_samples_scored_in_one_step() -> None:
+    printed = run_python(snippets(METHOD_CHOICE, "python")[1]).splitlines()
+    assert int(printed[0].split()[0]) == 15
+    assert printed[1].startswith("exact ")
+
+
+def test_the_example_of_choosing_counts_the_components() -> None:
+    choosing, comparing = snippets(PAGES["docs/studies.md"], "python")
+    told = run_python(choosing).splitlines()
+    assert told[-2] == "done 100%"
+    assert told[-1].startswith("3 components, very sure: 3 components stand out")
+    assert len(run_python(comparing).splitlines()) == 24 + 8
+
+
+def test_the_page_on_real_data_finds_the_dyes_and_the_dirty_cuvette() -> None:
+    """Its snippets go on from each other, up to those for the server."""
+    assert run_python("".join(snippets(REAL_DATA, "python")[:-1])).splitlines() == [
+        "2520 readings are missing, relative error 0.068 over the others",
+        "agreement with the three dyes 1.000, with zeros in their place 0.959",
+        "sample 17 is fitted worst: 45 times the squared residual of the median",
+        "relative error 0.040, agreement 1.000",
+        "agreement of the scores with the amounts 1.000",
+    ]
+
+
+def test_the_page_on_real_data_runs_on_the_server_as_written(tmp_path: Path) -> None:
+    with server(tmp_path, min_free_bytes=1) as running:
+        output = run_against(running, [sys.executable, "-c"], snippets(REAL_DATA, "python")[-1], tmp_path)
+    assert output.splitlines() == [
+        "250 missing, 1195 negative",
+        "['missing', 'negative']",
+        "succeeded 394 not observed",
+        "12 samples with a residual, entries are missing: filled in with the model, they would flatter it",
+        "sample 3: [40, 25] of modes [2, 3]",
+        "a table by emission (nm) of 40 rows",
+        "succeeded 0.04",
+    ]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the lines to be tried are curl's")
+@pytest.mark.parametrize("page", [README, API], ids=["README", "http-api"])
+def test_a_first_job_runs_with_curl_as_written(page: str, tmp_path: Path) -> None:
+    (tmp_path / "tensor.npy").write_bytes(npy(planted(9, 8, 7)))
+    with server(tmp_path, min_free_bytes=1) as running:
+        assert "event: end" in run_against(running, ["bash", "-eu", "-c"], snippets(page, "sh")[0], tmp_path)
+    with np.load(tmp_path / "factors.npz") as factors:
+        assert [factors[f"A{mode}"].shape for mode in (1, 2, 3)] == [(9, 8), (8, 8), (7, 8)]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="the lines to be tried are curl's")
+def test_curl_sends_a_tensor_with_its_length_or_in_chunks_and_is_told_what_else_is_wrong(tmp_path: Path) -> None:
+    content = npy(np.random.default_rng(0).random((300, 100, 50)))  # over a megabyte curl asks before it sends
+    (tmp_path / "tensor.npy").write_bytes(content)
+    sha256, chunked = hashlib.sha256(content).hexdigest(), "Transfer-Encoding: chunked"
+    with server(tmp_path, min_free_bytes=1) as running:
+        curl = ["curl", "-sS", f"{running.address}/v1/tensors"]
+        for how in (["-X", "POST", "-T", "tensor.npy"], ["-X", "POST", "-T", "tensor.npy", "-H", chunked],
+                    ["-X", "POST", "-T", "-"], ["-F", "file=@tensor.npy"]):  # fmt: skip
+            with (tmp_path / "tensor.npy").open("rb") as file:
+                sent = subprocess.run([*curl, *how], cwd=tmp_path, stdin=file, capture_output=True, check=True)
+            assert json.loads(sent.stdout)["sha256"] == sha256, how
+        for how in (["-d", "@tensor.npy"], ["-d", "tensor.npy"], ["-d", ""]):
+            sent = subprocess.run([*curl, *how], cwd=tmp_path, capture_output=True, check=True)
+            assert json.loads(sent.stdout)["remedy"] == "send it with curl -X POST -T tensor.npy", how
+
+
+def test_a_first_job_runs_in_python_as_written(tmp_path: Path) -> None:
+    with server(tmp_path, min_free_bytes=1) as running:
+        output = run_against(running, [sys.executable, "-c"], snippets(API, "python")[0], tmp_path)
+    assert "event: end" in output
+    assert output.endswith("{'A1': (40, 3), 'A2': (30, 3), 'A3': (20, 3)}\n")
+
+
+def test_the_commands_for_keys_run_in_their_order(tmp_path: Path) -> None:
+    told = [ncp(*command, cwd=tmp_path) for command in commands(KEYS, "ncp")]
+    created, limited, _, listed, _ = told
+    assert created.startswith("ncp_")
+    assert limited.startswith("ncp_")
+    assert "live_jobs=5" in listed
+    assert "rank" not in listed
+    assert "ann" not in ncp("keys", "list", cwd=tmp_path)
+
+
+def test_the_commands_for_retention_run(tmp_path: Path) -> None:
+    asked = commands(GUIDE, "ncp")
+    assert asked
+    with embedded_redis(tmp_path):
+        pass  # without records there is nothing to look through
+    for command in asked:
+        ncp(*(str(tmp_path) if word == "/var/lib/ncp" else word for word in command), cwd=tmp_path)
+
+
+# Deployment
+
+
+def compose() -> dict[str, Any]:
+    read: dict[str, Any] = YAML(typ="safe").load(ROOT / "docker-compose.yml")
+    return read
+
+
+def test_the_compose_file_follows_the_schema() -> None:
+    checker = [str(Path(sys.executable).parent / "check-jsonschema"), "--builtin-schema", "vendor.compose-spec"]
+    checked = subprocess.run([*checker, str(ROOT / "docker-compose.yml")], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_compose_files_redis_keeps_every_record() -> None:
+    command = " ".join(compose()["services"]["redis"]["command"])
+    for promise in ("--appendonly yes", "--appendfsync always", "--maxmemory-policy noeviction"):
+        assert promise in command
+
+
+def test_the_compose_file_sets_only_settings_that_are_there() -> None:
+    names = {name for part in compose()["services"].values() for name in part.get("environment", {})}
+    names |= set(re.findall(r"(NCP_[A-Z_]+)=", (ROOT / "Dockerfile").read_text()))
+    assert {name.removeprefix("NCP_").lower() for name in names} <= Configuration.model_fields.keys()
+
+
+def test_workers_can_be_scaled_and_have_time_to_hand_jobs_back() -> None:
+    worker = compose()["services"]["worker"]
+    assert "container_name" not in worker
+    assert "ports" not in worker
+    assert float(worker["stop_grace_period"].removesuffix("s")) >= Configuration.model_fields["stop_seconds"].default
+    assert all("stop_grace_period" in part for part in compose()["services"].values())
+
+
+def test_the_compose_file_publishes_on_loopback_only() -> None:
+    ports = [port for part in compose()["services"].values() for port in part.get("ports", [])]
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_the_image_runs_as_nobody_special_and_reports_its_health() -> None:
+    lines = (ROOT / "Dockerfile").read_text()
+    assert re.search(r"^USER ncp$", lines, re.MULTILINE)
+    assert re.search(r"^HEALTHCHECK ", lines, re.MULTILINE)
+    assert "--compile" in lines
+
+
+def test_the_image_installs_what_is_pinned_each_with_its_digest() -> None:
+    lines = (ROOT / "Dockerfile").read_text()
+    assert "--require-hashes -r image-requirements.txt" in lines
+    assert "--no-deps --no-build-isolation ." in lines
+    sent = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines()}
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", lines, re.MULTILINE)
+    assert {name for names in copied for name in names.split()} <= sent
+    listed = dict(line.split(" --hash=") for line in (ROOT / "image-requirements.txt").read_text().splitlines())
+    assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for digest in listed.values())
+    pinned = {plain(line) for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    found = {plain(name) for name in listed if not name.startswith("setuptools==")}
+    assert found <= pinned, "run make hashes"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["embedded"]]
+    names = {plain(re.split(r"[^\w-]", one)[0]) for one in needed}
+    assert names <= {name.partition("==")[0] for name in found}, "run make hashes"
+
+
+def plain(name: str) -> str:
+    return name.lower().replace("_", "-")

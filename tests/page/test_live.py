@@ -1,0 +1,103 @@
+"""Live: every iteration is drawn once, whatever happens to the page, the connection or the server."""
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.api import finished, planted, submit, upload
+from tests.support.browser import AWAY, WINDOW, Visitor
+from tests.support.jobs import ENDLESS
+from tests.support.processes import kill, part
+from tests.support.stack import Server, wait_for
+
+
+def begin(lab: httpx.Client, name: str, **settings: Any) -> str:
+    record = upload(lab, planted(120, 90, 60, seed=51))
+    job_id: str = submit(lab, record["id"], name=name, **settings)["id"]
+    return job_id
+
+
+def reload(visitor: Visitor, lab_server: Server) -> None:
+    visitor.page.reload()
+
+
+def lose_the_network(visitor: Visitor, lab_server: Server) -> None:
+    visitor.context.set_offline(True)
+    expect(visitor.page.get_by_text("The server does not answer")).to_be_visible()
+    visitor.context.set_offline(False)
+    expect(visitor.page.get_by_text("The server does not answer")).to_be_hidden()
+
+
+def kill_the_server(visitor: Visitor, lab_server: Server) -> None:
+    """The API dies at once; the launcher starts another."""
+    killed = part(lab_server, "api")
+    kill(killed)
+    expect(visitor.page.get_by_text("The server does not answer")).to_be_visible()
+    wait_for(lambda: part(lab_server, "api").pid != killed.pid, what="another API")
+    expect(visitor.page.get_by_text("The server does not answer")).to_be_hidden()
+
+
+@pytest.mark.parametrize("disturb", [reload, lose_the_network, kill_the_server])
+def test_the_chart_moves_and_has_every_iteration_once(
+    visitor: Visitor, lab: httpx.Client, lab_server: Server, disturb: Callable[[Visitor, Server], None]
+) -> None:
+    visitor.expected = (AWAY,)
+    job_id = begin(lab, "disturbed", **ENDLESS)
+    visitor.go(f"/jobs/{job_id}")
+    visitor.wait_for_iteration(20)
+    disturb(visitor, lab_server)
+    visitor.wait_for_iteration(lab.get(f"/v1/jobs/{job_id}").json()["progress"]["iteration"] + 20)
+    lab.post(f"/v1/jobs/{job_id}/cancel")
+    expect(visitor.page.locator(".state")).to_have_text("cancelled")
+    result = finished(lab, job_id)["result"]
+    last = min(result["iterations"], 5 * WINDOW)
+    visitor.wait_for_iteration(result["iterations"])
+    assert visitor.all_iterations(last) == list(range(1, last + 1))
+    facts = visitor.page.locator("[data-facts]")
+    expect(facts).to_contain_text(f"{result['iterations']:,}")
+    expect(facts).to_contain_text(f"{result['nonzero_components']['all_modes']} of 8")
+
+
+def test_a_run_tells_its_state_and_is_cancelled(visitor: Visitor, lab: httpx.Client) -> None:
+    job_id, waiting = (begin(lab, name, **ENDLESS) for name in ("endless", "behind it"))
+    page = visitor.go(f"/jobs/{job_id}")
+    visitor.wait_for_iteration(5)
+    facts = page.locator("[data-facts]")
+    expect(page.locator(".state")).to_have_text("running")
+    expect(facts).to_contain_text("at iteration")  # of the first checkpoint
+    before = visitor.iterations()[-1]
+    visitor.wait_for_iteration(before + 5)
+    page.get_by_role("radio", name="seconds").check(force=True)
+    page.wait_for_function(
+        "() => document.querySelector('[data-chart]').layout.xaxis.title.text === 'seconds of computing'"
+    )
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".state")).to_have_text("cancelled")
+    expect(page.get_by_text("it was cancelled")).to_be_visible()
+    assert lab.get(f"/v1/jobs/{job_id}").json()["state"] == "cancelled"
+    lab.post(f"/v1/jobs/{waiting}/cancel")
+
+
+def test_partial_components_are_shown_while_the_job_runs(visitor: Visitor, lab: httpx.Client) -> None:
+    job_id = begin(lab, "partial", **ENDLESS)
+    page = visitor.go(f"/jobs/{job_id}/components")
+    expect(page.get_by_text("These are partial")).to_be_visible()
+    expect(page.get_by_role("group", name="Component ")).to_have_count(8)
+    lab.post(f"/v1/jobs/{job_id}/cancel")
+    expect(page.locator(".state")).to_have_text("cancelled")
+    expect(page.get_by_text("These are partial")).to_be_hidden()
+
+
+def test_zooming_shows_all_iterations_of_the_part_that_is_seen(visitor: Visitor, lab: httpx.Client) -> None:
+    record = upload(lab, planted(6, 5, 4, seed=52))
+    stop = {"max_iterations": 6000, "tolerance": 0}
+    job = finished(lab, submit(lab, record["id"], rank=2, method="mu", stop=stop, diagnose=False)["id"])
+    visitor.go(f"/jobs/{job['id']}")
+    shown = len(visitor.iterations())
+    assert 500 < shown < 3000, "thinned"
+    visitor.page.locator("[data-chart]").evaluate("(chart) => Plotly.relayout(chart, {'xaxis.range': [2000, 2300]})")
+    visitor.page.wait_for_function("() => document.querySelector('[data-chart]').data[0].x[0] > 1990")
+    assert set(range(2000, 2301)) <= set(visitor.iterations())

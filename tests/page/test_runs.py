@@ -1,0 +1,172 @@
+"""A run, from the form to its components, as a person clicks through it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.api import finished, planted, read_factors, submit, upload
+from tests.support.browser import Visitor, spectra
+from tests.support.languages import octave, r
+
+SETTINGS = {"rank": 3, "preset": "recommended", "missing": "nan", "negative": "keep", "seed": 3}
+
+
+def labelled(lab: httpx.Client, seed: int) -> dict[str, Any]:
+    record = upload(lab, spectra(seed), f"mixtures {seed}")
+    axes = [
+        {"name": "sample", "values": [f"S{place}" for place in range(8)]},
+        {"name": "emission", "unit": "nm", "values": list(range(300, 420, 4))},
+        {"name": "excitation", "unit": "nm", "values": list(range(240, 300, 3))},
+    ]
+    assert lab.put(f"/v1/tensors/{record['id']}/axes", json=axes).status_code == 200
+    return record
+
+
+def test_a_run_is_submitted_watched_and_ends_in_components(visitor: Visitor, lab: httpx.Client) -> None:
+    record = labelled(lab, seed=11)
+    page = visitor.go(f"/new?tensor={record['id']}")
+    page.get_by_label("Rank").fill("3")
+    page.get_by_label("Name").fill("three dyes")
+    expect(page.get_by_text("of memory beside the tensor")).to_be_visible()
+    page.get_by_role("button", name="Run", exact=True).click()
+    visitor.heading("three dyes")
+    expect(page.locator(".state")).to_have_text("succeeded")
+    job = lab.get("/v1/jobs", params={"name": "three dyes"}).json()["items"][0]
+    assert (job["settings"]["missing"], job["settings"]["negative"]) == ("nan", "keep"), "asked for by the entries"
+    history = lab.get(f"/v1/jobs/{job['id']}/history").json()
+    assert visitor.iterations() == [row["iteration"] for row in history]
+
+    page.get_by_role("link", name="Look at its 3 components").click()
+    rows = page.get_by_role("group", name="Component ")
+    expect(rows).to_have_count(3)
+    factors = read_factors(lab.get(f"/v1/jobs/{job['id']}/factors", params={"order": "share"}).content)
+    peaks = page.get_by_role("img", name="emission (nm): largest at")
+    told = [peaks.nth(place).get_attribute("aria-label") or "" for place in range(3)]
+    assert [text.split("largest at ")[1] for text in told] == [
+        f"{300 + 4 * int(np.argmax(column))} nm" for column in factors[1].T
+    ], "the largest first, labelled with the axes"
+    first = rows.first.get_by_role("button")
+    first.click()
+    expect(first).to_have_attribute("aria-pressed", "false")
+    expect(peaks).to_have_count(2)
+    page.get_by_role("button", name="emission (nm)").click()
+    assert len(visitor.drawn("dialog .chart")) == 2, "what is hidden stays hidden"
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Show all").click()
+    expect(peaks).to_have_count(3)
+
+
+def test_a_point_of_the_diagnostics_opens_data_model_and_residual(visitor: Visitor, lab: httpx.Client) -> None:
+    record = labelled(lab, seed=12)
+    job = finished(lab, submit(lab, record["id"], **{**SETTINGS, "method": "anls-bpp"})["id"])
+    visitor.go(f"/jobs/{job['id']}/components")
+    page = visitor.page
+    residuals = "[aria-label^='Squared residual']"
+    told = lab.get(f"/v1/jobs/{job['id']}/diagnostics").json()["modes"][0]
+    assert visitor.drawn(residuals)[0]["y"] == told["residual"]
+    # The third bar of eight, in the middle of its foot.
+    page.locator(residuals).scroll_into_view_if_needed()
+    box = page.locator(f"{residuals} .bars .point").nth(2).bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] - 5)
+    page.locator(f"{residuals} .hoverlayer .hovertext").first.wait_for()
+    page.mouse.down()
+    page.mouse.up()
+    expect(page.get_by_role("heading", name="sample: S2")).to_be_visible()
+    seen = lab.get(f"/v1/jobs/{job['id']}/model", params={"fix": "1:2"}).json()
+    for picture, name in (("Data", "tensor"), ("Model", "model"), ("Residual", "residual")):
+        assert visitor.drawn(f"[data-picture={picture}]")[0]["z"] == seen[name]["values"]
+    page.get_by_role("radio", name="leverage").check(force=True)
+    page.wait_for_function(
+        "([chart, first]) => document.querySelector(chart).data[0].y[0] === first", arg=[residuals, told["leverage"][0]]
+    )
+
+
+def test_the_form_has_every_field_of_the_schema_with_its_advice(visitor: Visitor, lab: httpx.Client) -> None:
+    record = upload(lab, planted(6, 5, 4, seed=41))
+    schemas = lab.get("/openapi.json").json()["components"]["schemas"]
+    page = visitor.go(f"/new?tensor={record['id']}")
+    page.get_by_text("All other settings").click()
+    names = set(page.locator("form [name]").evaluate_all("(all) => all.map((one) => one.name)"))
+    fields = schemas["JobRequest"]["properties"]
+    plain = {name for name, field in fields.items() if "$ref" not in json.dumps(field)}
+    assert plain <= names
+    assert {f"stop.{name}" for name in schemas["Stop"]["properties"]} <= names
+    assert {"initial.job_id", "mask.tensor_id", "fixed.job_id", "fixed.modes"} <= names
+    expect(page.get_by_text(fields["seed"]["description"])).to_be_visible()
+    accelerate = page.get_by_label("Accelerate")
+    expect(accelerate.locator("option").first).to_have_text("default: auto")
+    page.get_by_label("Preset").select_option("")
+    expect(accelerate.locator("option").first).to_have_text("default: none")
+
+
+def test_what_would_be_refused_is_told_at_its_field_before_it_is_sent(visitor: Visitor, lab: httpx.Client) -> None:
+    record = upload(lab, planted(6, 5, 4, seed=42))
+    page = visitor.go(f"/new?tensor={record['id']}")
+    page.get_by_label("Rank").fill("100000000")
+    expect(page.get_by_label("Rank")).to_have_attribute("aria-invalid", "true")
+    page.get_by_label("Rank").fill("2")
+    expect(page.get_by_label("Rank")).not_to_have_attribute("aria-invalid", "true")
+    before = lab.get("/v1/usage").json()["jobs"]
+    page.get_by_label("Sparsity", exact=True).fill("0.1")
+    page.get_by_label("β (beta)").fill("0.1, 0.2, 0")
+    visitor.expected = ("status of 422",)
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_label("Sparsity", exact=True)).to_have_attribute("aria-invalid", "true")
+    assert lab.get("/v1/usage").json()["jobs"] == before
+
+
+def snippet(visitor: Visitor, language: str) -> str:
+    visitor.page.get_by_role("tab", name=language, exact=True).click()
+    return visitor.page.get_by_role("tabpanel").inner_text()
+
+
+@pytest.mark.parametrize("language", ["JSON", "curl", "Python", "MATLAB", "R"])
+def test_the_lines_to_copy_submit_this_very_run(
+    visitor: Visitor, lab: httpx.Client, tmp_path: Path, language: str
+) -> None:
+    record = upload(lab, planted(7, 6, 5, seed=43), "lines")
+    name = f"it's the {language} line"
+    page = visitor.go(f"/new?tensor={record['id']}")
+    page.get_by_label("Rank").fill("2")
+    page.get_by_label("Name").fill(name)
+    page.get_by_label("β (beta)").fill("0.1, 0.2, 0")
+    page.get_by_text("All other settings").click()
+    page.get_by_label("max iterations").fill("40")
+    page.get_by_label("Rescale").select_option("false")
+    expect(page.get_by_role("tabpanel")).to_contain_text("40")
+    text = snippet(visitor, language)
+    if language == "JSON":
+        assert lab.post("/v1/jobs", json=json.loads(text)).status_code == 202
+    elif language == "curl":
+        subprocess.run(["bash", "-c", text], check=True, capture_output=True)
+    elif language == "Python":
+        subprocess.run([sys.executable, "-c", text], check=True, capture_output=True)
+    else:
+        (octave if language == "MATLAB" else r)(text, tmp_path)
+    found = lab.get("/v1/jobs", params={"name": name}).json()["items"]
+    assert len(found) == 1
+    settings = found[0]["settings"]
+    asked = {"rank": 2, "beta": [0.1, 0.2, 0.0], "rescale": False, "preset": "recommended", "method": "anls-bpp"}
+    assert {field: settings[field] for field in asked} == asked
+    assert settings["stop"]["max_iterations"] == 40
+
+
+def test_a_run_can_be_repeated_with_its_settings(visitor: Visitor, lab: httpx.Client) -> None:
+    record = upload(lab, planted(7, 6, 5, seed=44))
+    stop = {"max_iterations": 30, "tolerance": 0.5, "criterion": "objective"}
+    job = finished(lab, submit(lab, record["id"], method="hals", alpha=[0.0, 0.1, 0.0], seed=9, stop=stop)["id"])
+    page = visitor.go(f"/jobs/{job['id']}")
+    page.get_by_role("link", name="Run again").click()
+    page.get_by_label("Name").fill("again")
+    page.get_by_role("button", name="Run", exact=True).click()
+    visitor.heading("again")
+    again = lab.get("/v1/jobs", params={"name": "again"}).json()["items"][0]
+    assert again["settings"] == job["settings"]

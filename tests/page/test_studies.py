@@ -1,0 +1,64 @@
+"""Studies: the grid fills as runs end, and the advice comes in words."""
+
+import httpx
+from playwright.sync_api import expect
+
+from tests.support.api import planted, upload
+from tests.support.browser import Visitor
+from tests.support.stack import wait_for
+
+
+def test_a_comparison_is_asked_for_with_lists_and_fills_its_grid(visitor: Visitor, lab: httpx.Client) -> None:
+    record = upload(lab, planted(10, 9, 8, rank=2, seed=91), "to compare")
+    page = visitor.go(f"/new?tensor={record['id']}&kind=compare")
+    page.get_by_label("Name").fill("a grid")
+    page.get_by_label("Ranks").fill("1, 2")
+    page.get_by_label("Methods").fill("hals, anls-bpp")
+    page.get_by_label("Sparsities").fill("0.01, 0.1")
+    page.get_by_label("Repeats").fill("2")
+    expect(page.get_by_text("16 runs")).to_be_visible()
+    page.get_by_role("button", name="Start the study").click()
+    visitor.heading("a grid")
+    grid = page.get_by_role("region", name="Grid of runs")
+    expect(grid.locator(".cell")).to_have_count(8)
+    expect(page.locator(".heading .state")).to_have_text("succeeded")
+    expect(grid.locator(".cell.done")).to_have_count(8)
+    table = page.get_by_role("region", name="Table of the study")
+    expect(table.locator("tbody tr")).to_have_count(8)
+    picture = page.get_by_role("img", name="Objective against seconds")
+    picture.scroll_into_view_if_needed()
+    page.wait_for_function("(picture) => picture.complete && picture.naturalWidth > 0", arg=picture.element_handle())
+    grid.get_by_role("link").first.click()
+    expect(page.get_by_role("group", name="Component ").first).to_be_visible()
+
+
+def test_a_choice_ends_with_advice_in_words_and_a_model(visitor: Visitor, lab: httpx.Client) -> None:
+    record = upload(lab, planted(12, 10, 8, rank=2, seed=92), "to choose")
+    asked = {"kind": "choose", "tensor_id": record["id"], "rank": 4, "seeds": 2, "name": "how many"}
+    study = lab.post("/v1/studies", json=asked).json()["id"]
+    page = visitor.go(f"/studies/{study}")
+    visitor.heading("how many")
+    expect(page.locator(".heading .state")).to_have_text("succeeded")
+    told = wait_for(lambda: lab.get(f"/v1/studies/{study}").json()["advice"], what="advice")
+    expect(page.get_by_text(told["reason"])).to_be_visible()
+    sure = {"very": "very sure", "yes": "sure", "no": "not sure"}[told["sure"]]
+    count = told["components"] if told["components"] is not None else told["suggestion"]
+    expect(page.get_by_role("heading", name=f"{count} component")).to_contain_text(sure)
+    expect(page.get_by_role("region", name="Table of the evidence")).to_be_visible()
+    page.get_by_role("link", name="Look at the model").click()
+    expect(page.get_by_role("group", name="Component ").first).to_be_visible()
+
+
+def test_a_study_is_cancelled_and_deleted_after_a_question(visitor: Visitor, lab: httpx.Client) -> None:
+    record = upload(lab, planted(40, 30, 20, seed=93))
+    asked = {"kind": "compare", "tensor_id": record["id"], "ranks": [4], "methods": ["hals"], "repeats": 50}
+    stop = {"max_iterations": 100_000, "tolerance": 0}
+    study = lab.post("/v1/studies", json={**asked, "name": "too long", "stop": stop}).json()["id"]
+    page = visitor.go("/studies")
+    page.get_by_role("link", name="too long").click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".heading .state")).to_have_text("cancelled")
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    visitor.heading("Studies")
+    assert lab.get(f"/v1/studies/{study}").status_code == 404

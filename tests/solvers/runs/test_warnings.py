@@ -1,0 +1,47 @@
+"""A result says what a reader of its factors should know, with a remedy that fits."""
+
+import numpy as np
+import pytest
+
+from solvers import AdviceWarning, Settings, solve, synthetic
+from tests.solvers.problems import start
+
+X = synthetic.planted((24, 20, 18), rank=4, snr_db=30.0).tensor
+
+
+def test_the_papers_hals_under_a_penalty_is_warned_of_once_before_and_in_the_result() -> None:
+    asked = Settings(rank=4, method="hals", beta=5.0, stop={"max_iterations": 5})
+    with pytest.warns(AdviceWarning, match="hals as in the paper") as caught:
+        result = solve(X, asked)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert sum("hals as in the paper" in warning for warning in result.warnings) == 1
+
+
+def test_a_faint_penalty_is_told_of() -> None:
+    assert any("less than 0.1 %" in warning for warning in solve(X, Settings.recommended(4, beta=1e-6)).warnings)
+    assert not any("less than 0.1 %" in warning for warning in solve(X, Settings.recommended(4, beta=0.3)).warnings)
+    assert not any("less than 0.1 %" in warning for warning in solve(X, Settings.recommended(4)).warnings)
+
+
+def test_components_that_do_not_pay_are_told_of_as_tried() -> None:
+    result = solve(X, Settings.recommended(8, beta=1.0))
+    assert result.nonzero_components.all_modes < 8
+    assert any("putting components back did not lower the objective" in warning for warning in result.warnings)
+
+
+def test_nndsvd_is_never_the_remedy_for_nndsvd() -> None:
+    for init in ("random", "nndsvd"):
+        asked = Settings(rank=12, method="anls-bpp", beta=1.0, init=init, stop={"max_iterations": 30})
+        result = solve(X, asked)
+        assert (result.weights < 1e-6).any()
+        assert any("starts=8" in warning for warning in result.warnings)
+        assert any("nndsvd" in warning for warning in result.warnings) == (init == "random")
+
+
+def test_an_objective_above_that_of_nothing_is_told_of() -> None:
+    initial = [10 * A for A in start(X.shape, 4)]
+    asked = Settings(rank=4, method="apg", beta=20.0, stop={"max_iterations": 1})
+    result = solve(X, asked, initial=initial)
+    assert result.objective > np.sum(X**2) / 2
+    assert any("higher than without any component" in warning for warning in result.warnings)

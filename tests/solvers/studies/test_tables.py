@@ -1,0 +1,47 @@
+"""Tables as text: nothing is lost, and LaTeX takes it as it is."""
+
+import csv
+import io
+import math
+import re
+
+from solvers.studies.comparison import Row, Spread
+from solvers.studies.settings import Cell
+from solvers.studies.tables import COLUMNS, to_csv, to_latex
+
+WHOLE = Spread(1 / 3, 0.1)
+ROWS = [
+    Row(Cell(rank=4, method="anls-bpp", beta=0.1, sparsity=None), 5, 1, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE,
+        Spread(-math.inf, math.nan), 2),
+    Row(Cell(rank=20, method="mu", beta=0.0, sparsity=None), 5, 5, *[None] * 9),
+]  # fmt: skip
+
+
+def test_a_csv_gives_every_number_back() -> None:
+    first, second = csv.DictReader(io.StringIO(to_csv(ROWS)))
+    for column in COLUMNS[:-1]:
+        assert float(first[f"{column.measure}_mean"]) == 1 / 3
+        assert float(first[f"{column.measure}_deviation"]) == 0.1
+        assert second[f"{column.measure}_mean"] == ""
+    assert float(first["psnr_mean"]) == -math.inf
+    assert (first["rank"], first["method"], first["beta"], first["asked_sparsity"]) == ("4", "anls-bpp", "0.1", "")
+    assert (first["runs"], first["failures"], first["best"]) == ("5", "1", "2")
+    assert (second["failures"], second["best"]) == ("5", "")
+
+
+def test_every_line_of_the_latex_has_as_many_cells_as_columns() -> None:
+    text = to_latex(ROWS)
+    columns = re.search(r"\\begin\{tabular\}\{(\w+)\}", text)
+    assert columns is not None
+    lines = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert len(lines) == 3
+    assert {line.count("&") + 1 for line in lines} == {len(columns[1])}
+    assert r"$0.3333 \pm 0.1000$" in text
+    assert r"$-\infty$" in text
+    assert "5 of 5" in text
+    assert text.rstrip().endswith(r"\end{tabular}")
+
+
+def test_a_measure_that_no_row_has_is_left_out_of_the_latex() -> None:
+    assert "PSNR" in to_latex(ROWS)
+    assert "PSNR" not in to_latex(ROWS[1:])

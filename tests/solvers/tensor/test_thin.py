@@ -1,0 +1,226 @@
+"""The thin kernel equals the definition for every shape, split and rank; no cut, thread or file shows in its bits."""
+
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llvmlite import binding, ir
+
+from solvers import Settings, solve, synthetic
+from solvers.tensor import dense
+from solvers.tensor.contraction import Blocks, Split, block_sizes
+from solvers.tensor.products import Array
+from solvers.tensor.thin import file_entries, kernel, products
+from solvers.tensor.thin.file_entries import memory_bytes, slab_places
+from solvers.tensor.thin.products import BlasProducts, ThinProducts, products_with
+from solvers.tensor.threads import Threads
+from solvers.tensor.validation import prepare_tensor
+
+TOLERANCE = {np.dtype(np.float64): 1e-13, np.dtype(np.float32): 2e-5}
+
+
+@st.composite
+def splits(draw: st.DrawFn) -> tuple[tuple[int, ...], Split]:
+    """Shapes of order two to five, one of whose modes may be longer than the kernel's blocks."""
+    lengths = draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    lengths.insert(draw(st.integers(0, len(lengths))), draw(st.integers(1, 400)))
+    start = draw(st.integers(0, len(lengths) - 1))
+    return tuple(lengths), Split(start, draw(st.integers(start + 1, len(lengths))))
+
+
+def both(blocks: Blocks, threads: int, W: Array, V: Array) -> tuple[Array, Array]:
+    with Threads(threads) as pool:
+        thin = ThinProducts(blocks, pool)
+        return thin.contract_inner(W), thin.contract_outer(V)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    case=splits(),
+    rank=st.integers(1, 70),
+    single=st.booleans(),
+    slab=st.integers(1, 5000),
+    seed=st.integers(0, 99),
+)
+def test_the_products_are_their_definition_and_no_cut_shows_in_their_bits(
+    case: tuple[tuple[int, ...], Split], rank: int, single: bool, slab: int, seed: int
+) -> None:
+    shape, split = case
+    random, dtype = np.random.default_rng(seed), np.dtype(np.float32 if single else np.float64)
+    columns = rank + -rank % kernel.unit_of(dtype)
+    before, inner, after = block_sizes(shape, split)
+    X = random.standard_normal(shape).astype(dtype)
+    W = random.random((inner, columns)).astype(dtype)
+    V = random.random((before * after, columns)).astype(dtype)
+    blocks = Blocks(X, split)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "SMALL", 0)
+        whole = both(blocks, 1, W, V)
+        shared = both(blocks, 3, W, V)
+        patch.setattr(ThinProducts, "_each_slab", in_slabs(slab))
+        in_pieces = both(blocks, 2, W, V)
+    entries = X.reshape(before, inner, after).astype(np.float64)
+    expected = (
+        np.einsum("mr,bma->bar", W, entries).reshape(-1, columns),
+        np.einsum("bar,bma->mr", V.reshape(before, after, -1), entries),
+    )
+    terms = (
+        np.einsum("mr,bma->bar", W, abs(entries)).max(),
+        np.einsum("bar,bma->mr", V.reshape(before, after, -1), abs(entries)).max(),
+    )
+    for one, several, cut, definition, size in zip(whole, shared, in_pieces, expected, terms, strict=True):
+        assert one.tobytes() == several.tobytes() == cut.tobytes()
+        np.testing.assert_allclose(one, definition, rtol=0, atol=TOLERANCE[dtype] * max(size, 1e-30))
+
+
+def in_slabs(most: int) -> Any:
+    """`_each_slab` as for a file, with slabs of other sizes and without the file."""
+
+    def each(self: ThinProducts, work: Any) -> None:
+        shape: Any = self._entries.shape
+        for place in slab_places(shape, most):
+            part = np.ascontiguousarray(self._entries[place])
+            work(products._Slab(place, part.ctypes.data, part.shape[1] * part.shape[2], part.shape[2]))
+
+    return each
+
+
+@given(shape=st.tuples(st.integers(1, 4), st.integers(1, 100), st.integers(1, 300)), most=st.integers(1, 20_000))
+def test_slabs_cover_every_entry_once_and_in_memory_order(shape: tuple[int, int, int], most: int) -> None:
+    numbers, seen = np.arange(np.prod(shape)).reshape(shape), []
+    for place in slab_places(shape, most):
+        part = numbers[place].ravel()
+        assert part.size <= max(most, 2 * file_entries.ALIGNED_ROWS * max(shape[2], file_entries.ALIGNED_COLUMNS))
+        seen.append(part)
+    assert sorted(np.concatenate(seen).tolist()) == list(range(numbers.size))
+    assert all(before[0] < after[0] for before, after in pairwise(seen))
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Every memory map counts as larger than memory; the bytes that are read from files."""
+    read, calls = os.preadv, []
+    monkeypatch.setattr(file_entries, "memory_bytes", lambda: 1)
+    monkeypatch.setattr(file_entries, "SLAB_BYTES", 1 << 15)
+    monkeypatch.setattr(file_entries, "READ_BYTES", 1 << 12)
+
+    def counted(*arguments: Any) -> int:
+        calls.append(read(*arguments))
+        return calls[-1]
+
+    monkeypatch.setattr(os, "preadv", counted)
+    return calls
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(40, 30, 20), (9, 400, 33), (3, 20_000), (20_000, 3), (7, 6, 5, 40, 4)])
+@pytest.mark.parametrize("method", ["hals", "anls-bpp"])
+def test_a_file_larger_than_memory_is_read_twice_per_sweep_and_gives_the_bits_of_an_array(
+    shape: tuple[int, ...], order: Literal["C", "F"], method: str, tmp_path: Path, little_memory: list[int]
+) -> None:
+    X = np.asarray(synthetic.planted(shape, 3, snr_db=10).tensor, order=order)
+    np.save(tmp_path / "x.npy", X)
+    asked = Settings(rank=5, method=method, stop={"max_iterations": 4, "tolerance": 0.0}, diagnose=False)
+    in_memory = solve(X, asked, threads=1)
+    assert little_memory == []
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    streamed = solve(mapped, asked, threads=2)
+    assert [A.tobytes() for A in streamed.factors] == [A.tobytes() for A in in_memory.factors]
+    assert streamed.history.objective == in_memory.history.objective
+    assert sum(little_memory) <= (2 * 4 + 1) * X.nbytes  # a run in the middle takes one more at the start
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_singular_vectors_of_the_slowest_mode_take_two_reads_per_product(
+    order: Literal["C", "F"], tmp_path: Path, little_memory: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = np.random.default_rng(0).standard_normal((90, 20, 30) if order == "C" else (30, 20, 90))
+    np.save(tmp_path / "x.npy", np.asarray(X, order=order))
+    mapped, mode = np.load(tmp_path / "x.npy", mmap_mode="r"), 0 if order == "C" else 2
+    V = np.random.default_rng(1).standard_normal((90, 5))
+    with Threads(2) as pool:
+        tensor = prepare_tensor(mapped, None, pool, negative="keep")
+        in_tiles = tensor.unfolded(mode, V)
+        assert little_memory == []
+        monkeypatch.setattr(dense, "MANY_ENTRIES", 0)
+        in_order = tensor.unfolded(mode, V)
+    assert sum(little_memory) == 2 * X.nbytes
+    for name in ("product", "positive", "negative"):
+        np.testing.assert_allclose(getattr(in_order, name), getattr(in_tiles, name), rtol=1e-11)
+
+
+def test_a_part_of_a_map_is_read_from_its_own_place(tmp_path: Path, little_memory: list[int]) -> None:
+    X = np.random.default_rng(0).random((50, 40, 30))
+    np.save(tmp_path / "x.npy", X)
+    part = np.load(tmp_path / "x.npy", mmap_mode="r")[7:31]
+    W = np.random.default_rng(1).random((24, 4))
+    with Threads(2) as pool:
+        product = products_with(Blocks(part, Split(0, 1)), pool).contract_inner(W)
+    np.testing.assert_allclose(product, np.einsum("iab,ir->abr", X[7:31], W).reshape(-1, 4), rtol=1e-13)
+    assert sum(little_memory) == part.nbytes
+
+
+def test_a_file_that_was_cut_short_ends_the_run_with_an_error(tmp_path: Path, little_memory: list[int]) -> None:
+    np.save(tmp_path / "x.npy", np.ones((50, 40, 30)))
+    blocks = Blocks(np.load(tmp_path / "x.npy", mmap_mode="r"), Split(0, 1))
+    with Threads(2) as pool:
+        thin = products_with(blocks, pool)
+        os.truncate(tmp_path / "x.npy", 9000)
+        with pytest.raises(OSError, match=r"ends .* bytes too early"):
+            thin.contract_inner(np.ones((50, 2)))
+
+
+def test_memory_is_what_the_system_tells() -> None:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < memory_bytes() <= pages
+
+
+def test_blas_takes_over_without_vectors_and_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = synthetic.planted((30, 20, 10), 3).tensor
+    asked = Settings(rank=5, method="anls-bpp", stop={"max_iterations": 5, "tolerance": 0.0})
+    by_kernel = solve(X, asked)
+    monkeypatch.setattr(kernel, "VECTOR_BYTES", None)
+    with Threads(1) as pool:
+        assert isinstance(products_with(Blocks(X, Split(0, 1)), pool), BlasProducts)
+    by_blas = solve(X, asked)
+    for A, B in zip(by_kernel.factors, by_blas.factors, strict=True):
+        np.testing.assert_allclose(A, B, rtol=1e-8, atol=1e-10)
+
+
+def test_the_vectors_are_chosen_by_what_the_processor_has() -> None:
+    assert kernel.vector_bytes({"avx512f": True, "avx2": True, "fma": True}) == 64
+    assert kernel.vector_bytes({"avx512f": False, "avx2": True, "fma": True}) == 32
+    assert kernel.vector_bytes({"neon": True}) == 32
+    assert kernel.vector_bytes({"avx2": True, "fma": False}) is None
+    assert kernel.vector_bytes({}) is None
+
+
+@pytest.mark.parametrize("scalar", [ir.DoubleType(), ir.FloatType()])
+@pytest.mark.parametrize("is_along", [True, False])
+@pytest.mark.parametrize(("processor", "vector", "register"), [("skylake-avx512", 64, "zmm"), ("haswell", 32, "ymm")])
+def test_the_tile_becomes_fused_vector_instructions(
+    scalar: Any, is_along: bool, processor: str, vector: int, register: str
+) -> None:
+    """Also for processors that are not there: LLVM verifies the code, and its registers hold the sums of a tile."""
+    module = ir.Module()
+    pointer, number = scalar.as_pointer(), kernel.I64
+    arguments = [pointer, number, pointer, pointer, *[number] * 4, pointer]
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "rows")
+    builder = ir.IRBuilder(function.append_basic_block())
+    kernel.Emitter(builder, scalar, vector, is_along).rows(*function.args)
+    builder.ret_void()
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+    target = binding.Target.from_triple("x86_64-unknown-linux-gnu")
+    machine = target.create_target_machine(cpu=processor, opt=3)
+    parsed = binding.parse_assembly(str(module))
+    parsed.verify()
+    lines = machine.emit_assembly(parsed).splitlines()
+    fused = [line for line in lines if "vfmadd" in line and register in line]
+    assert len(fused) >= 12
+    assert not any("call" in line.split() or "callq" in line.split() for line in lines)

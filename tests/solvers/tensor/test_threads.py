@@ -1,0 +1,148 @@
+"""Threads share the work, never the bits; BLAS gets its own threads back."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from solvers import Settings, State, solve, sweeps, synthetic
+from solvers.tensor.threads import Threads, single_threaded_blas
+from tests.solvers.problems import planted
+
+
+def blas_threads() -> set[int]:
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+def test_the_threads_asked_for_really_work_at_the_same_time() -> None:
+    together = threading.Barrier(3, timeout=20)
+    with Threads(3) as threads:
+        assert sorted(threads.each(lambda _: together.wait(), range(3))) == [0, 1, 2]
+
+
+def test_outcomes_come_in_the_order_of_the_items() -> None:
+    with Threads(3) as threads:
+        assert threads.each(lambda item: 2 * item, range(200)) == [2 * item for item in range(200)]
+
+
+@pytest.mark.parametrize("wrong", [0, 7, 15])
+def test_a_piece_that_fails_is_raised_and_leaves_no_thread_at_work(wrong: int) -> None:
+    working: list[int] = []
+
+    def work(item: int) -> None:
+        if item == wrong:
+            raise MemoryError
+        working.append(item)
+        threading.Event().wait(0.001)
+        working.remove(item)
+
+    with Threads(3) as threads:
+        with pytest.raises(MemoryError):
+            threads.each(work, range(16))
+        assert working == []
+
+
+def test_blas_is_limited_inside_and_restored_after_the_last_solver_leaves() -> None:
+    before = blas_threads()
+    with single_threaded_blas():
+        with single_threaded_blas():
+            assert blas_threads() == {1}
+        assert blas_threads() == {1}
+    assert blas_threads() == before
+
+
+def test_blas_is_limited_by_whichever_thread_solves_and_restored_by_whichever_is_last() -> None:
+    """Even if another thread, which still lives, was the first ever to limit it."""
+    before = blas_threads()
+    seen: list[set[int]] = []
+    inside, leave = threading.Event(), threading.Event()
+
+    def solve_beside() -> None:
+        with single_threaded_blas():
+            seen.append(blas_threads())
+            inside.set()
+            leave.wait(20)
+
+    with single_threaded_blas():
+        pass
+    for _ in range(2):
+        beside = threading.Thread(target=solve_beside)
+        beside.start()
+        inside.wait(20)
+        with single_threaded_blas():
+            seen.append(blas_threads())
+        leave.set()
+        beside.join()
+        assert blas_threads() == before
+    assert seen == [{1}] * 4
+
+
+def test_every_blas_is_limited_even_if_nothing_has_loaded_it_yet() -> None:
+    """Numpy and scipy bring one each; the limit is set up once, perhaps before anything has needed scipy."""
+    script = (
+        "from solvers.tensor.threads import single_threaded_blas\n"
+        "with single_threaded_blas(): pass\n"
+        "import solvers.bcd.loop, threadpoolctl\n"
+        "with single_threaded_blas(): print([found['num_threads'] for found in threadpoolctl.threadpool_info()])\n"
+    )
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}
+    command = [sys.executable, "-c", script]
+    output = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    assert set(json.loads(output)) == {1}
+
+
+def test_solvers_in_parallel_leave_blas_as_it_was() -> None:
+    before, X = blas_threads(), planted(3).tensor
+    asked = Settings(rank=3, method="anls-bpp", stop={"max_iterations": 30})
+    runs = [threading.Thread(target=solve, args=(X, asked)) for _ in range(4)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert blas_threads() == before
+
+
+SCRIPT = """
+import hashlib, numpy, solvers
+made = solvers.synthetic.planted((30000, 6, 5), 3)
+result = solvers.solve(made.tensor, solvers.Settings(rank=40, method={method!r}, stop={{"max_iterations": 2}}))
+print(hashlib.sha256(b"".join(A.tobytes() for A in [made.tensor, *result.factors])).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("method", ["mu", "anls-bpp"])
+def test_the_threads_of_blas_do_not_show_in_the_bits(method: str) -> None:
+    """Long modes, so that even the small products would be worth two threads to BLAS."""
+    digests = set()
+    for count in ("1", "2"):
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": count}
+        command = [sys.executable, "-c", SCRIPT.format(method=method)]
+        digests.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
+    assert len(digests) == 1
+
+
+RESUME = """
+import hashlib, sys, numpy, solvers
+X = solvers.synthetic.planted((20, 9, 8), 3).tensor
+state = solvers.State.from_bytes(open(sys.argv[1], "rb").read())
+*_, last = solvers.sweeps(X, state.settings, resume=state)
+print(hashlib.sha256(b"".join(A.tobytes() for A in last.factors)).hexdigest())
+"""
+
+
+def test_a_state_resumes_in_another_process(tmp_path: Path) -> None:
+    X = synthetic.planted((20, 9, 8), 3).tensor
+    asked = Settings(rank=5, method="apg", rescale=True, beta=0.01, stop={"max_iterations": 20, "tolerance": 0.0})
+    states = list(sweeps(X, asked))
+    (tmp_path / "state").write_bytes(states[7].to_bytes())
+    command = [sys.executable, "-c", RESUME, str(tmp_path / "state")]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    assert output == hashlib.sha256(b"".join(A.tobytes() for A in states[-1].factors)).hexdigest()
+    assert isinstance(State.from_bytes(states[7].to_bytes()).factors[0], np.ndarray)

@@ -1,0 +1,49 @@
+"""The package loads only what is asked for, so that a process which solves nothing starts fast."""
+
+import subprocess
+import sys
+
+import pytest
+
+import solvers
+
+HEAVY = ("numpy", "scipy", "numba", "pydantic")
+
+
+def loaded_after(statement: str) -> set[str]:
+    """Which heavy packages a fresh interpreter has loaded after the statement."""
+    script = f"import sys; {statement}; print(*[name for name in {HEAVY} if name in sys.modules])"
+    return set(
+        subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()
+    )
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import solvers; dir(solvers)",
+        "from solvers.errors import InvalidInput",
+        "from solvers import AdviceWarning, InvalidInput",
+        "from solvers import available_cores; assert available_cores() > 0",
+        "from solvers.tensor.threads import available_cores",
+    ],
+)
+def test_names_that_need_no_arrays_load_no_numpy(statement: str) -> None:
+    assert loaded_after(statement) == set()
+
+
+def test_settings_load_no_compiler() -> None:
+    assert "numba" not in loaded_after("from solvers import METHODS, Settings, estimate_memory, solve")
+
+
+@pytest.mark.parametrize("name", solvers.__all__)
+def test_every_public_name_is_found_and_listed(name: str) -> None:
+    assert getattr(solvers, name) is not None
+    assert name in dir(solvers)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'door'"):
+        _ = solvers.door  # type: ignore[attr-defined]
+    with pytest.raises(ImportError):
+        from solvers import door  # type: ignore[attr-defined]  # noqa: F401

@@ -1,0 +1,61 @@
+"""A worker with something wrong in it: `python -m tests.support.faulty_worker deaf` (or another name below)."""
+
+import errno
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from celery import signals
+
+from solvers import Diagnostics, diagnose
+from worker.broker import QUEUE, celery_app
+from worker.config import Configuration
+from worker.errors import StoreUnavailable
+from worker.execution import attempt, run_job
+from worker.execution.celery_worker import run_worker
+from worker.store.local import open_store
+from worker.store.protocol import Store
+
+# The file that a pensive or homeless worker waits for, in the data folder.
+GO = "go"
+
+
+def deaf() -> None:
+    """Connected and alive, but it takes no calls, as after a reconnection that went wrong."""
+    signals.worker_ready.connect(lambda sender, **_: sender.cancel_task_queue(QUEUE), weak=False)
+
+
+def hasty() -> None:
+    """What is not acknowledged within a second is delivered again."""
+    options = celery_app(Configuration()).conf.broker_transport_options
+    options["visibility_timeout"] = 1
+
+
+def pensive() -> None:
+    """It does not begin to diagnose a result before it is told, and asks all the while whether it is interrupted."""
+
+    def diagnose_later(*arguments: Any, cancelled: Callable[[], bool], **fields: Any) -> Diagnostics | None:
+        while not (Configuration().data / GO).exists():
+            if cancelled():
+                return None
+            time.sleep(0.01)
+        return diagnose(*arguments, cancelled=cancelled, **fields)
+
+    vars(attempt)["diagnose"] = diagnose_later
+
+
+def homeless() -> None:
+    """Until it is told, the disk is gone whenever the process of a job begins, and back when a job is claimed."""
+
+    def open_later(configuration: Configuration) -> Store:
+        if not (configuration.data / GO).exists():
+            raise StoreUnavailable(errno.EIO, "the disk cannot be used")
+        return open_store(configuration)
+
+    vars(run_job)["open_store"] = open_later
+
+
+if __name__ == "__main__":
+    {"deaf": deaf, "hasty": hasty, "pensive": pensive, "homeless": homeless}[sys.argv[1]]()
+    sys.exit(run_worker(Configuration()))

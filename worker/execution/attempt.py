@@ -1,0 +1,253 @@
+"""One attempt at a job: from its checkpoint or its start to its end, or to where it must stop."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from solvers import Clock, Diagnostics, State, diagnose, sweeps
+from solvers.bcd.result import Resolved
+from solvers.metrics import psnr
+from solvers.tensor.products import Array
+from solvers.tensor.scan import Booleans
+from worker.config import Configuration
+from worker.contract import Claim, JobResult, Progress
+from worker.errors import StoreFull, StoreUnavailable, Unavailable
+from worker.execution.heartbeat import Heartbeat
+from worker.execution.progress import ProgressPublisher
+from worker.records.claims import ClaimRecords
+from worker.store.files import is_away
+from worker.store.protocol import Store
+from worker.study_contract import Measures
+
+Answer = TypeVar("Answer")
+# Between two tries of a disk that is full or away.
+DISK_SECONDS = 1.0
+# A diagnosis that takes longer is told of.
+TELL_SECONDS = 1.0
+log = logging.getLogger("ncp.job")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The run is over and its factors are in the store. A task of a study that is no run has no result."""
+
+    result: JobResult | None
+    cancelled: bool = False
+    measures: Measures | None = None
+
+
+class Attempt:
+    def __init__(
+        self,
+        claim: Claim,
+        claims: ClaimRecords,
+        store: Store,
+        configuration: Configuration,
+        heartbeat: Heartbeat,
+        progress: ProgressPublisher,
+        must_stop: Callable[[], bool],
+    ) -> None:
+        self._claim = claim
+        self._claims = claims
+        self._store = store
+        self._files = store.job(claim.job_id)
+        self._configuration = configuration
+        self._heartbeat = heartbeat
+        self._progress = progress
+        self._must_stop = must_stop
+        self._checkpoint_due = time.monotonic() + configuration.checkpoint_seconds
+
+    def run(self) -> Ended | None:
+        """Run to the end; None if it stopped before: the worker stops, the claim was lost, or the disk failed."""
+        try:
+            return self._run()
+        except OSError as error:
+            if not isinstance(error, StoreFull) and not is_away(error):
+                raise
+            log.warning("job %s: goes back to the queue: %s", self._claim.job_id, error)
+            return None
+
+    def _run(self) -> Ended | None:
+        for sha256 in filter(None, (self._claim.sha256, self._claim.mask_sha256)):
+            self._once_the_disk_can(partial(self._store.check_tensor, sha256))
+        resume = self._once_the_disk_can(self._last_checkpoint)
+        if resume is not None:
+            self._publish_up_to(resume)
+        has_ended = resume is not None and resume.stop_reason is not None  # it died while it was diagnosed
+        state = resume if has_ended else self._sweep(resume)
+        return None if state is None else self._end(state)
+
+    def _sweep(self, resume: State | None) -> State | None:
+        """The state in which the run ends; None if it stopped before."""
+        for state in self._states(resume):
+            self._heartbeat.compute_clock.run_from(state.seconds)
+            if state.iteration == (resume.iteration if resume else 0) + 1:
+                self._publish_resolved(state)
+            self._publish(state, state.iteration)
+            if self._heartbeat.lost:
+                return None
+            if self._heartbeat.cancel_requested or state.stop_reason is not None:
+                return state.cancelled()
+            stopping = self._must_stop()
+            if stopping or time.monotonic() >= self._checkpoint_due:
+                self._checkpoint(state)
+            if stopping:
+                return None
+        raise RuntimeError("the solver ended without a reason")
+
+    def _last_checkpoint(self) -> State | None:
+        name = self._claim.checkpoint
+        state = None if name is None else self._files.last_checkpoint(name)
+        if name is not None and state is None:
+            log.warning("job %s: its checkpoints are damaged, it starts from the beginning", self._claim.job_id)
+        if state is not None:
+            log.info("job %s: resumes after iteration %d", self._claim.job_id, state.iteration)
+        return state
+
+    def _states(self, resume: State | None) -> Iterator[State]:
+        claim = self._claim
+        initial = None if resume else self._once_the_disk_can(self._initial)
+        fixed = None if resume else self._once_the_disk_can(self._fixed)
+        clock = self._clock()
+        self._heartbeat.compute_clock.run_from(max(clock.spent_seconds, resume.seconds if resume else 0.0))
+        return sweeps(
+            self._once_the_disk_can(lambda: self._store.open_tensor(claim.sha256)),
+            claim.settings,
+            initial=initial,
+            mask=self._mask(),
+            fixed=fixed,
+            resume=resume,
+            threads=self._configuration.threads_per_job,
+            clock=clock,
+        )
+
+    def _clock(self) -> Clock:
+        """The clock of the run: repeats what readers have seen whatever the time, and ends where time had ended it."""
+        claim, limit = self._claim, self._claim.settings.stop.max_seconds
+        if claim.published is None:
+            return Clock(claim.spent_seconds)
+        ended = limit is not None and claim.published.seconds >= limit
+        return Clock(claim.spent_seconds, enforce_after_iteration=claim.published.iteration - ended)
+
+    def _initial(self) -> list[Array] | None:
+        other = self._claim.initial_job_id
+        return None if other is None else self._files.freeze_initial(self._store.job(other))
+
+    def _mask(self) -> Booleans | None:
+        sha256 = self._claim.mask_sha256
+        return None if sha256 is None else self._once_the_disk_can(lambda: self._store.open_tensor(sha256))
+
+    def _fixed(self) -> dict[int, Array] | None:
+        """The factors that stay. The job they are of has ended, and cannot be deleted while this one lives."""
+        fixed = self._claim.fixed
+        if fixed is None:
+            return None
+        factors = self._store.job(fixed.job_id).factors()
+        return {mode: factors[mode - 1] for mode in fixed.modes}
+
+    def _publish_up_to(self, state: State) -> None:
+        """Publish what a checkpoint has ahead of the readers: its attempt may have died before it did."""
+        seen = self._claim.published.iteration if self._claim.published else 0
+        for iteration in range(seen + 1, state.iteration + 1):
+            self._publish(state, iteration)
+
+    def _publish(self, state: State, iteration: int) -> None:
+        """Publish an iteration, unless readers have seen it."""
+        if self._claim.published is None or iteration > self._claim.published.iteration:
+            self._progress.put(Progress.from_state(state, iteration))
+
+    def _publish_resolved(self, state: State) -> None:
+        """Once in every attempt; without Redis, the next attempt's or none: the result has the same numbers."""
+        try:
+            self._claims.resolved(self._claim, Resolved.of(state))
+        except Unavailable as error:
+            log.warning("job %s: its resolved settings were not published: %s", self._claim.job_id, error)
+
+    def _publish_diagnosing(self) -> None:
+        """Without Redis the phase stays that of the last sweep."""
+        try:
+            self._claims.diagnosing(self._claim)
+        except Unavailable as error:
+            log.warning("job %s: its phase was not published: %s", self._claim.job_id, error)
+
+    def _checkpoint(self, state: State) -> None:
+        """Save a checkpoint. Without a disk or Redis the run continues: a checkpoint only saves time."""
+        started = time.monotonic()
+        try:
+            self._files.save_source(self._claim.source)
+            name = self._files.save_checkpoint(self._claim.fence, state)
+            if self._claims.checkpointed(self._claim, name, state.iteration):
+                self._files.drop_checkpoints(keep=name)
+        except (StoreFull, StoreUnavailable, Unavailable) as error:
+            log.warning("job %s: no checkpoint: %s", self._claim.job_id, error)
+        self._schedule_checkpoint(started)
+
+    def _schedule_checkpoint(self, started: float) -> None:
+        """The next one comes so late that all of them take a small share of the run."""
+        ended = time.monotonic()
+        pause = max(self._configuration.checkpoint_seconds, (ended - started) / self._configuration.checkpoint_share)
+        self._checkpoint_due = ended + pause
+
+    def _end(self, state: State) -> Ended | None:
+        """Diagnose and save the result; None if the worker stops, or the claim is lost, before it is diagnosed."""
+        self._heartbeat.compute_clock.stop()
+        result, diagnostics = JobResult.from_state(state), None
+        if self._claim.settings.diagnose and state.stop_reason != "cancelled":
+            diagnostics = self._diagnose(state)
+            if diagnostics is not None:
+                self._once_the_disk_can(lambda: self._files.save_diagnostics(diagnostics))
+            elif not self._heartbeat.cancel_requested:  # whoever cancels now has the factors sooner
+                return None
+        self._once_the_disk_can(lambda: self._save(state, result))
+        measures = None if self._claim.study_id is None else self._measures(state, diagnostics)
+        return Ended(result, state.stop_reason == "cancelled", measures)
+
+    def _measures(self, state: State, diagnostics: Diagnostics | None) -> Measures:
+        """What a study compares besides the result."""
+        found, reference = None, self._claim.reference
+        if reference is not None:
+            true = self._once_the_disk_can(lambda: self._store.open_tensor(reference.sha256))
+            found = psnr(state.outcome()[0][reference.mode - 1], np.asarray(true, np.float64))
+        return Measures(psnr=found, core_consistency=diagnostics.core_consistency if diagnostics else None)
+
+    def _diagnose(self, state: State) -> Diagnostics | None:
+        """None if it was interrupted. The state, with its reason to stop, is checkpointed like any other."""
+        tell_from, told = time.monotonic() + TELL_SECONDS, False
+
+        def interrupted() -> bool:
+            nonlocal told
+            if not told and time.monotonic() >= tell_from:
+                told = True
+                self._publish_diagnosing()
+            stopping = self._must_stop()
+            if stopping or time.monotonic() >= self._checkpoint_due:
+                self._checkpoint(state)
+            return stopping or self._heartbeat.lost or self._heartbeat.cancel_requested
+
+        return diagnose(
+            self._once_the_disk_can(lambda: self._store.open_tensor(self._claim.sha256)),
+            state.outcome()[0],
+            mask=self._mask(),
+            threads=self._configuration.threads_per_job,
+            cancelled=interrupted,
+        )
+
+    def _save(self, state: State, result: JobResult) -> None:
+        self._files.save_source(self._claim.source)
+        self._files.save_factors(self._claim.fence, state, result)
+
+    def _once_the_disk_can(self, call: Callable[[], Answer]) -> Answer:
+        """Wait for a disk that is full or away, for hours if need be; not if the worker stops or the claim is lost."""
+        while True:
+            try:
+                return call()
+            except (StoreFull, StoreUnavailable) as error:
+                if self._must_stop() or self._heartbeat.lost:
+                    raise
+                log.warning("job %s: waits for the disk: %s", self._claim.job_id, error)
+                time.sleep(DISK_SECONDS)

@@ -1,0 +1,66 @@
+"""The Celery worker: warm up, start the background threads, run jobs until a signal."""
+
+import os
+import socket
+import warnings
+
+import numpy as np
+import scipy.io  # noqa: F401 - loaded here, before the first job is forked
+from celery import signals
+
+from solvers import METHODS, Settings, Stop, solve
+from worker.broker import celery_app
+from worker.config import Configuration
+from worker.execution.job_process import StopSignal
+from worker.execution.reaper import Reaper
+from worker.execution.tasks import register
+from worker.logs import configure_logging, ignore_celery_as_root
+from worker.operations.cleanup import CleanupThread
+
+
+def worker_name() -> str:
+    return f"ncp-{os.getpid()}@{socket.gethostname()}"
+
+
+def run_worker(configuration: Configuration) -> int:
+    """Run jobs until a signal; then checkpoint them and hand them back."""
+    configure_logging(configuration)
+    ignore_celery_as_root()
+    warm()
+    name = worker_name()
+    celery = celery_app(configuration)
+    stopping = StopSignal()
+    register(celery, configuration, stopping, name)
+    threads = (CleanupThread(configuration, name), Reaper(configuration, name))
+    signals.worker_shutting_down.connect(lambda **_: stopping.set(), weak=False)
+    for thread in threads:
+        signals.worker_ready.connect(lambda thread=thread, **_: thread.start(), weak=False)
+        signals.worker_shutdown.connect(lambda thread=thread, **_: thread.end(), weak=False)
+    signals.setup_logging.connect(lambda **_: None, weak=False)  # else Celery sets up its own
+    celery.worker_main(_arguments(configuration, name))
+    return 0
+
+
+def _arguments(configuration: Configuration, name: str) -> list[str]:
+    return [
+        "--quiet",
+        "worker",
+        "--pool=prefork",
+        f"--concurrency={configuration.workers}",
+        f"--hostname={name}",
+        "--without-gossip",
+        "--without-mingle",
+        "--without-heartbeat",
+    ]
+
+
+def warm() -> None:
+    """Run every method once on tiny tensors: compilers and caches are paid for here, not by a job."""
+    complete, gaps = np.ones((2, 2)), np.ones((8, 8))
+    gaps[0, 0] = np.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for method in METHODS:
+            settings = Settings(rank=1, method=method, missing="nan", stop=Stop(max_iterations=1))
+            for tensor in (complete, complete.astype(np.float32), gaps):
+                solve(tensor, settings, threads=1)

@@ -1,0 +1,78 @@
+"""The heartbeat of a running job: a thread that renews its lease, and the clock of its computing time."""
+
+import logging
+import threading
+import time
+
+from worker.contract import Claim
+from worker.errors import Unavailable
+from worker.records.claims import ClaimRecords, LeaseStatus
+
+RETRY_SECONDS = 0.5
+log = logging.getLogger("ncp.job")
+
+
+class ComputeClock:
+    """The computing time of all attempts, readable while the solver is inside a sweep that may take an hour."""
+
+    def __init__(self, seconds: float) -> None:
+        self._mark: tuple[float, float | None] = seconds, None
+
+    def run_from(self, seconds: float) -> None:
+        """Go on from the time that the solver has computed so far."""
+        self._mark = seconds, time.monotonic()
+
+    def stop(self) -> None:
+        """Hold the time: nothing more is computed."""
+        self._mark = self._mark[0], None
+
+    def now(self) -> float:
+        seconds, since = self._mark
+        return seconds if since is None else seconds + time.monotonic() - since
+
+
+class Heartbeat:
+    """Renews the lease of a claim, in a thread, until the context ends.
+
+    `lost`: the claim is no longer ours. `cancel_requested`: the owner wants the run to end. Read after every sweep.
+    """
+
+    def __init__(self, claims: ClaimRecords, claim: Claim, lease_seconds: float) -> None:
+        self._claims = claims
+        self._claim = claim
+        self._pause = lease_seconds / 3
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self.compute_clock = ComputeClock(claim.spent_seconds)
+        self.lost = False
+        self.cancel_requested = False
+
+    def __enter__(self) -> "Heartbeat":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def apply(self, status: LeaseStatus) -> None:
+        """Take in what an answer of Redis said of the claim."""
+        self.lost = self.lost or status == "lost"
+        self.cancel_requested = self.cancel_requested or status == "cancel_requested"
+
+    def _run(self) -> None:
+        pause = self._pause
+        try:
+            while not self._done.wait(pause) and not self.lost:
+                pause = self._pause if self.renew() else min(RETRY_SECONDS, self._pause)
+        finally:  # a run whose lease nobody renews must end
+            self.lost = self.lost or not self._done.is_set()
+
+    def renew(self) -> bool:
+        """Renew the lease now; False if Redis is away."""
+        try:
+            self.apply(self._claims.renew(self._claim, self.compute_clock.now()))
+        except Unavailable as error:
+            log.warning("job %s: the lease could not be renewed: %s", self._claim.job_id, error)
+            return False
+        return True

@@ -1,0 +1,159 @@
+"""What the process of a job does: run one attempt, report its outcome, end within the grace period."""
+
+import logging
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+from solvers import InvalidInput
+from worker.config import Configuration
+from worker.contract import Claim, JobError, Task
+from worker.errors import CorruptFile, NoFactorsYet, NotFound, StoreFull, Unavailable
+from worker.execution.attempt import Attempt, Ended
+from worker.execution.heartbeat import RETRY_SECONDS, Heartbeat
+from worker.execution.progress import ProgressPublisher
+from worker.execution.study_tasks import ChoiceAttempt, ValidationAttempt
+from worker.operations.jobs import JobOperations
+from worker.records.claims import ClaimRecords, ExecutionRecords
+from worker.store.files import is_away
+from worker.store.local import open_store
+
+Answer = TypeVar("Answer")
+# How long a job that must stop keeps trying to reach Redis; then its lease runs out instead.
+STOP_PATIENCE_SECONDS = 5.0
+# With what the API and Celery need, everything has stopped within half a minute.
+LONGEST_SECONDS = 15.0
+# What runs each kind of task.
+TASKS: Mapping[Task, type[Attempt]] = {"run": Attempt, "choose": ChoiceAttempt, "validate": ValidationAttempt}
+log = logging.getLogger("ncp.job")
+
+
+def run_job(claim: Claim, configuration: Configuration) -> None:
+    """Run one attempt, from its claim to a state of the job. Raises only if Redis stays away while it must stop."""
+    stop = handle_stop()
+    records, store = ExecutionRecords.of(configuration), open_store(configuration)
+    claims, jobs = records.claims, JobOperations(records, store, configuration)
+    with (
+        Heartbeat(claims, claim, configuration.lease_seconds) as heartbeat,
+        ProgressPublisher(claims, claim, heartbeat) as progress,
+        exit_after_grace_period(lambda: claims.hand_back(claim), claim.job_id, stop, grace_seconds(configuration)),
+    ):
+        kind = TASKS[claim.task]
+        attempt = kind(claim, claims, store, configuration, heartbeat, progress, stop.is_set)
+        outcome = outcome_of(attempt)
+        retry_while_redis_is_down(progress.flush, stop)
+        if not heartbeat.lost:
+            retry_while_redis_is_down(lambda: report_outcome(claims, jobs, claim, outcome), stop)
+        if heartbeat.lost:
+            retry_while_redis_is_down(lambda: jobs.discard_late_files(claim.job_id), stop)
+
+
+def handle_stop() -> threading.Event:
+    """Set once the worker must stop. From here on this process is told so by SIGTERM alone."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    return stop
+
+
+def outcome_of(attempt: Attempt) -> Ended | JobError | None:
+    """Run the attempt. Whatever happens becomes a state of the job: this is the border of the process."""
+    try:
+        return attempt.run()
+    except MemoryError as error:
+        return _out_of_memory(error)
+    except InvalidInput as error:
+        return JobError(kind="input", message=f"{error.field}: {error.problem}", remedy=error.remedy)
+    except (NotFound, NoFactorsYet) as error:
+        return JobError(kind="input", message=str(error), remedy="submit a job on a tensor and factors that are there")
+    except CorruptFile as error:
+        return JobError(kind="system", message=str(error), remedy="upload the tensor again, and check the disk")
+    except Exception as error:
+        log.exception("job failed")
+        message = f"the run failed unexpectedly ({type(error).__name__})"
+        return JobError(kind="system", message=message, remedy="see the worker's log")
+
+
+def _out_of_memory(error: MemoryError) -> JobError:
+    """The error to report. Lifts the limit first: reporting needs a little memory too."""
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    return JobError(
+        kind="memory",
+        message=f"the job needs more memory than it may take: {error or 'an allocation was refused'}",
+        remedy="lower the rank or the precision, or raise NCP_MAX_JOB_MEMORY_BYTES",
+    )
+
+
+def report_outcome(claims: ClaimRecords, jobs: JobOperations, claim: Claim, outcome: Ended | JobError | None) -> None:
+    """Write the outcome into the record; then, if the job has ended, settle it."""
+    if outcome is None:
+        claims.hand_back(claim)
+        log.info("job %s: handed back", claim.job_id)
+        return
+    if isinstance(outcome, JobError):
+        ended = claims.fail(claim, outcome)
+        log.info("job %s: failed: %s", claim.job_id, outcome.message)
+    elif outcome.cancelled:
+        ended = claims.cancelled(claim, outcome.result)
+    else:
+        ended = claims.succeed(claim, outcome.result, outcome.measures)
+    if ended:
+        log.info("job %s: ended", claim.job_id)
+        try:
+            jobs.settle(claim.job_id)
+        except OSError as error:
+            if not isinstance(error, StoreFull) and not is_away(error):
+                raise
+            log.warning("job %s: its history stays in Redis for now: %s", claim.job_id, error)
+
+
+def retry_while_redis_is_down(call: Callable[[], Answer], stop: threading.Event) -> Answer:
+    """Repeat until Redis is back: hours of work are not thrown away for an outage of minutes."""
+    stopped_at: float | None = None
+    while True:
+        try:
+            return call()
+        except Unavailable:
+            if stop.is_set():
+                stopped_at = stopped_at or time.monotonic()
+                if time.monotonic() - stopped_at > STOP_PATIENCE_SECONDS:
+                    raise
+            time.sleep(RETRY_SECONDS)
+
+
+def grace_seconds(configuration: Configuration) -> float:
+    """How long a sweep may still take once the worker stops. The other half is for handing the job back."""
+    return min(LONGEST_SECONDS, configuration.stop_seconds / 2)
+
+
+@contextmanager
+def exit_after_grace_period(
+    hand_back: Callable[[], object], job_id: str, stop: threading.Event, seconds: float
+) -> Iterator[None]:
+    """End the process `seconds` after `stop`, unless the context has ended by then; the last checkpoint stays."""
+    done = threading.Event()
+
+    def exit_when_due() -> None:
+        stop.wait()
+        if done.wait(seconds):
+            return
+        log.warning("job %s: its sweep takes longer than the grace period, its last checkpoint stays", job_id)
+        try:
+            hand_back()
+        except Unavailable:
+            log.warning("job %s: Redis is away, the lease runs out instead", job_id)
+        finally:
+            os._exit(0)
+
+    threading.Thread(target=exit_when_due, name="grace", daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()

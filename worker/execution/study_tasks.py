@@ -1,0 +1,155 @@
+"""What a study needs besides runs: a choice of the number of components, and validations of a comparison."""
+
+import logging
+import time
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from solvers import History, InvalidInput, Settings, State
+from solvers.bcd.weights import given_weights
+from solvers.studies.advice import Advice
+from solvers.studies.choice import choose
+from solvers.studies.settings import ChoiceSettings, ComparisonSettings
+from solvers.studies.state import Choice, ChoiceState
+from solvers.studies.validation import checks, run_check
+from worker.errors import StoreFull, StoreUnavailable, Unavailable
+from worker.execution.attempt import Attempt, Ended
+from worker.study_contract import ChoiceFound
+
+# A step of a choice is named by its progress, in so many parts.
+PARTS = 10**6
+log = logging.getLogger("ncp.job")
+
+
+class ChoiceAttempt(Attempt):
+    """Goes through the steps of a choice; its end is that of a run whose model was chosen."""
+
+    _reached: ChoiceState | None = None
+
+    def _run(self) -> Ended | None:
+        self._once_the_disk_can(lambda: self._store.check_tensor(self._claim.sha256))
+        started = time.monotonic() - self._claim.spent_seconds
+        self._heartbeat.compute_clock.run_from(self._claim.spent_seconds)
+        tensor = self._once_the_disk_can(lambda: self._store.open_tensor(self._claim.sha256))
+        self._reached = self._once_the_disk_can(self._last_choice)
+        settings = ChoiceSettings.model_validate_json(str(self._claim.asked))
+        limit = self._claim.settings.stop.max_seconds
+        for state in choose(tensor, settings, resume=self._reached, threads=self._configuration.threads_per_job):
+            self._reached = state
+            self._publish_choosing(state)
+            if self._heartbeat.lost:
+                return None
+            if self._heartbeat.cancel_requested:
+                return Ended(None, cancelled=True)
+            if limit is not None and time.monotonic() - started > limit and state.outcome is None:
+                remedy = "raise it, or give fewer seeds or a lower rank"
+                raise InvalidInput("stop.max_seconds", f"the choice takes longer than {limit:g} s", remedy)
+            stopping = self._must_stop()
+            if stopping or time.monotonic() >= self._checkpoint_due:
+                self._checkpoint_choice()
+            if stopping:
+                return None
+        outcome = self._reached.outcome if self._reached else None
+        if outcome is None:
+            raise RuntimeError("the choice ended without an outcome")
+        self._keep(outcome)
+        norm = float(np.linalg.norm(np.asarray(tensor, np.float64)))
+        chosen = _as_state(outcome, self._claim.settings, norm, time.monotonic() - started)
+        self._publish(chosen, chosen.iteration)
+        return self._end(chosen)
+
+    def _last_choice(self) -> ChoiceState | None:
+        """Where the attempt before this one had come to; None if that is gone, damaged or of another version."""
+        name = self._claim.checkpoint
+        content = None if name is None else self._files.study_checkpoint(name)
+        try:
+            return None if content is None else ChoiceState.from_bytes(content)
+        except InvalidInput:
+            log.warning("job %s: its checkpoint is damaged, it starts from the beginning", self._claim.job_id)
+            return None
+
+    def _checkpoint(self, state: State) -> None:
+        """While the chosen model is diagnosed: the choice, not the model, is what goes on."""
+        self._checkpoint_choice()
+
+    def _checkpoint_choice(self) -> None:
+        if self._reached is None:
+            return
+        started = time.monotonic()
+        place = int(PARTS * self._reached.progress)
+        try:
+            name = self._files.save_study_checkpoint(self._claim.fence, place, self._reached.to_bytes())
+            if self._claims.checkpointed(self._claim, name, place):
+                self._files.drop_checkpoints(keep=name)
+        except (StoreFull, StoreUnavailable, Unavailable) as error:
+            log.warning("job %s: no checkpoint: %s", self._claim.job_id, error)
+        self._schedule_checkpoint(started)
+
+    def _publish_choosing(self, state: ChoiceState) -> None:
+        """Without Redis the next step is told of, or none: the study ends with the same advice."""
+        try:
+            self._claims.choosing(self._claim, state.stage, state.progress)
+        except Unavailable as error:
+            log.warning("job %s: its progress was not published: %s", self._claim.job_id, error)
+
+    def _keep(self, outcome: Choice) -> None:
+        """Until Redis is there: without the advice the study would end with nothing."""
+        found = ChoiceFound(
+            relative_error=outcome.relative_error,
+            noise=outcome.noise,
+            noise_level=outcome.noise_level,
+            points=outcome.points,
+            validated=outcome.validated,
+        )
+        advice = TypeAdapter(Advice).dump_json(outcome.advice).decode()
+        while not self._heartbeat.lost and not self._must_stop():
+            try:
+                self._claims.chosen(self._claim, advice, found.model_dump_json())
+                return
+            except Unavailable:
+                time.sleep(1.0)
+
+
+def _as_state(outcome: Choice, asked: Settings, norm: float, seconds: float) -> State:
+    """The chosen model as the end of a run without a penalty."""
+    settings = asked.model_copy(update={"rank": outcome.factors[0].shape[1], "alpha": 0.0})
+    objective = 0.5 * (outcome.relative_error * norm) ** 2
+    return State(
+        settings=settings,
+        weights=given_weights(settings, len(outcome.factors)),
+        tensor_norm=norm,
+        factors=outcome.factors,
+        memory=(),
+        history=History().plus(objective, outcome.relative_error, seconds),
+        stop_reason="tolerance",
+        objective=objective,
+    )
+
+
+class ValidationAttempt(Attempt):
+    """Makes the checks of a comparison, one after another; what they have found is kept in the study."""
+
+    def _run(self) -> Ended | None:
+        self._once_the_disk_can(lambda: self._store.check_tensor(self._claim.sha256))
+        tensor = self._once_the_disk_can(lambda: self._store.open_tensor(self._claim.sha256))
+        self._heartbeat.compute_clock.run_from(self._claim.spent_seconds)
+        grid, found = ComparisonSettings.model_validate_json(str(self._claim.asked)), list(self._claim.checked)
+        for check in checks(grid.validation, grid.ranks)[len(found) :]:
+            if self._heartbeat.cancel_requested:
+                return Ended(None, cancelled=True)
+            if self._heartbeat.lost or self._must_stop():
+                return None
+            found.append(run_check(tensor, grid.validation, check, grid.seed, self._configuration.threads_per_job))
+            if not self._keep(found):
+                return None
+        return Ended(None)
+
+    def _keep(self, found: list[float]) -> bool:
+        """Whether the study has them; waits for Redis."""
+        while not self._heartbeat.lost and not self._must_stop():
+            try:
+                return self._claims.checked(self._claim, found)
+            except Unavailable:
+                time.sleep(1.0)
+        return False

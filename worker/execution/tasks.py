@@ -1,0 +1,54 @@
+"""The one task: claim and run until there is nothing to claim."""
+
+import logging
+from functools import partial
+
+from celery import Celery
+
+from worker.broker import TASK
+from worker.config import Configuration
+from worker.errors import StoreFull, StoreUnavailable, Unavailable
+from worker.execution.job_process import StopSignal, log_context_of, run_in_child_process
+from worker.logs import LogContext, bind_context
+from worker.records.claims import ExecutionRecords
+from worker.store.local import open_store
+from worker.store.protocol import Store
+
+log = logging.getLogger("ncp.worker")
+
+
+def register(celery: Celery, configuration: Configuration, stopping: StopSignal, worker: str) -> None:
+    @celery.task(name=TASK, ignore_result=True)
+    def work() -> None:
+        """Run jobs until none is left. A stray or repeated message finds nothing to claim and ends."""
+        try:
+            run_until_idle(configuration, stopping, worker)
+        except (Unavailable, StoreFull, StoreUnavailable) as error:
+            log.warning("no job could be claimed: %s", error)
+
+
+def run_until_idle(configuration: Configuration, stopping: StopSignal, worker: str) -> None:
+    claims, store = ExecutionRecords.of(configuration).claims, open_store(configuration)
+    while not stopping.is_set() and _can_work(store) and (claim := claims.claim(worker)) is not None:
+        bind_context(log_context_of(claim))
+        log.info("job %s: attempt %d begins", claim.job_id, claim.attempt)
+        death = run_in_child_process(claim, configuration, stopping, partial(claims.status, claim))
+        if death is not None:
+            log.error("job %s: %s", claim.job_id, death.how)
+            if death.cause == "surroundings":
+                claims.hand_back(claim)
+            else:
+                claims.crashed(claim, death.how, by_itself=death.cause == "job")
+        bind_context(LogContext())
+
+
+def _can_work(store: Store) -> bool:
+    """Whether the disk is there: what is queued waits for it. A full one may have room by the time a job needs it."""
+    try:
+        store.check_writable()
+    except StoreFull:
+        return True
+    except OSError as error:
+        log.warning("no job is claimed: %s", error)
+        return False
+    return True

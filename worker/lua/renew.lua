@@ -1,6 +1,0 @@
--- id, fence, lease milliseconds, seconds spent -> lost, kept or cancel
-local id, fence, lease, spent = unpack(ARGV)
-if not holds(id, fence) then return 'lost' end
-redis.call('ZADD', LEASES, now() + lease, id)
-if tonumber(spent) > number(id, 'spent') then set(id, 'spent', spent) end
-return field(id, 'cancel_requested') == '1' and 'cancel' or 'kept'

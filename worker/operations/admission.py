@@ -1,0 +1,303 @@
+"""Admission: whether a job can run at all, decided before it is queued. All that is wrong is reported at once."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
+
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+
+from solvers import METHODS, InvalidInput, Settings, estimate_memory
+from solvers.bcd.initial import check_fixed
+from solvers.bcd.weights import per_mode
+from solvers.settings import Number, Whole
+from solvers.tensor.scan import Booleans
+from solvers.tensor.validation import check_mask, check_norm, working_precision
+from worker.contract import LIVE, Axes, Axis, FixedModel, Id, InitialJob, Job, JobRequest, MaskTensor, TensorRecord
+from worker.errors import InvalidJob, NoFactorsYet, NotFound
+from worker.owner_limits import Limits
+from worker.records.records import Records
+from worker.store.protocol import Store
+
+Answer = TypeVar("Answer")
+Problem: TypeAlias = InvalidInput | NotFound | NoFactorsYet
+WAIT = "wait for its first checkpoint, or name another job"
+SAME = "fix modes only that are the same in both tensors"
+# Readings scatter around zero; a larger share of negative ones hints at a transformation.
+MANY = 0.05
+
+
+class Assessment(NamedTuple):
+    """What is wrong with a request, and the memory its job would take beside the tensor; None if that is not known."""
+
+    problems: list[Problem]
+    memory_bytes: int | None
+
+
+def check_job(
+    request: JobRequest, owner: str, limits: Limits, records: Records, store: Store, memory_limit: int
+) -> None:
+    """Refuse a job that cannot run, or is over a limit. Reads no entry of the tensor.
+
+    InvalidJob has everything that is wrong; NotFound or NoFactorsYet if nothing else is.
+    """
+    problems = assess(request, owner, limits, records, store, memory_limit).problems
+    if problems:
+        raise _refusal(problems)
+
+
+def assess(
+    request: JobRequest, owner: str, limits: Limits, records: Records, store: Store, memory_limit: int
+) -> Assessment:
+    """All that would be refused of a job, in the order in which it is found out, and what it would need."""
+    problems: list[Problem] = [*_limit_problems(request.rank, request.stop.max_seconds, limits)]
+    tensor = _find(problems, lambda: records.tensors.get(owner, request.tensor_id))
+    named = _find_named(problems, request, owner, records)
+    needed = None
+    if tensor is not None:
+        fit, needed = _fit_problems(request, tensor, named, store, memory_limit)
+        problems += fit
+    if tensor is not None and named.fixed is not None and request.fixed is not None:
+        ours, theirs = records.tensors.get_labelled(owner, tensor.id).axes, records.tensors.axes_of_job(named.fixed.id)
+        problems += _label_problems(request.fixed.modes, ours, theirs)
+    return Assessment(problems, needed)
+
+
+def problems_of_invalid(body: object, owner: str, limits: Limits, records: Records) -> list[Problem]:
+    """What else is wrong with a body that the schema has refused, as far as its valid fields show."""
+    if not isinstance(body, Mapping):
+        return []
+    known = KnownFields.model_validate(body)
+    max_seconds, tensor_id = known.stop.max_seconds if known.stop else None, known.tensor_id
+    problems: list[Problem] = [*_limit_problems(known.rank, max_seconds, limits)]
+    if tensor_id is not None:
+        _find(problems, lambda: records.tensors.get(owner, tensor_id))
+    _find_named(problems, known, owner, records)
+    return problems
+
+
+def _or_none(value: object, validate: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return validate(value)
+    except ValidationError:
+        return None
+
+
+OrNone = WrapValidator(_or_none)
+
+
+class KnownStop(BaseModel):
+    """As far as it is valid."""
+
+    max_seconds: Annotated[Number | None, OrNone] = None
+
+
+class KnownFields(BaseModel):
+    """The fields of a request that can be judged by themselves; None for one that is missing or invalid."""
+
+    tensor_id: Annotated[Id | None, OrNone] = None
+    rank: Annotated[Whole | None, OrNone] = None
+    stop: Annotated[KnownStop | None, OrNone] = None
+    initial: Annotated[InitialJob | None, OrNone] = None
+    mask: Annotated[MaskTensor | None, OrNone] = None
+    fixed: Annotated[FixedModel | None, OrNone] = None
+
+
+class Named(NamedTuple):
+    """What a request names besides its tensor; None for what it does not name, or what is not there."""
+
+    initial: Job | None
+    mask: TensorRecord | None
+    fixed: Job | None
+
+
+def _find(problems: list[Problem], find: Callable[[], Answer]) -> Answer | None:
+    """What was found; None, and one more problem, if it was not."""
+    try:
+        return find()
+    except (InvalidInput, NotFound, NoFactorsYet) as error:
+        problems.append(error)
+        return None
+
+
+def _find_named(problems: list[Problem], request: JobRequest | KnownFields, owner: str, records: Records) -> Named:
+    def job(field: str, named: InitialJob | FixedModel | None) -> Job | None:
+        return None if named is None else _in_field(f"{field}.job_id", lambda: records.jobs.get(owner, named.job_id))
+
+    def tensor(field: str, named: MaskTensor | None) -> TensorRecord | None:
+        if named is None:
+            return None
+        return _in_field(f"{field}.tensor_id", lambda: records.tensors.get(owner, named.tensor_id))
+
+    return Named(
+        initial=_find(problems, lambda: job("initial", request.initial)),
+        mask=_find(problems, lambda: tensor("mask", request.mask)),
+        fixed=_find(problems, lambda: job("fixed", request.fixed)),
+    )
+
+
+def _in_field(field: str, find: Callable[[], Answer]) -> Answer:
+    """What was found; what was wrong is said of this field."""
+    try:
+        return find()
+    except NotFound as error:
+        raise NotFound(error.kind, error.id, field) from error
+    except InvalidInput as error:
+        raise InvalidInput(field, error.problem, error.remedy) from error
+
+
+def _limit_problems(rank: int | None, max_seconds: float | None, limits: Limits) -> Iterator[InvalidInput]:
+    """What is over the caller's limits."""
+    if rank is not None and limits.rank is not None and rank > limits.rank:
+        problem = f"{rank} is over your limit of {limits.rank}"
+        yield InvalidInput("rank", problem, "lower the rank, or ask the operator for a higher limit")
+    if max_seconds is not None and limits.job_seconds is not None and max_seconds > limits.job_seconds:
+        problem = f"{max_seconds:g} is over your limit of {limits.job_seconds:g}"
+        remedy = "lower it, leave it out, or ask the operator for a higher limit"
+        yield InvalidInput("stop.max_seconds", problem, remedy)
+
+
+def _fit_problems(
+    request: JobRequest, record: TensorRecord, named: Named, store: Store, memory_limit: int
+) -> Assessment:
+    """What does not fit the tensor, or the memory that a job may take."""
+    problems: list[Problem] = []
+    tensor = _find(problems, lambda: store.open_tensor(record.sha256))
+    if tensor is None:
+        return Assessment(problems, None)
+    settings = request.settings()
+    mask = _find(problems, lambda: _mask(named.mask, tensor.shape, store))
+    if request.mask is None:  # what a mask leaves of the entries only the run can tell
+        problems += _entry_problems(record, tensor.size, settings)
+        _find(problems, lambda: check_norm(record.norm, working_precision(tensor, settings.precision)))
+    _find(problems, lambda: per_mode("alpha", settings.alpha, tensor.ndim))
+    _find(problems, lambda: per_mode("beta", settings.beta, tensor.ndim))
+    needed = estimate_memory(tensor, settings, mask=mask, missing=record.missing).total
+    _find(problems, lambda: _check_memory(needed, settings.rank, memory_limit))
+    initial, fixed = named.initial, named.fixed
+    if initial is not None:
+        _find(problems, lambda: _check_shapes(store, initial.id, tensor.shape))
+    if fixed is not None and request.fixed is not None:
+        problems += _fixed_problems(settings, request.fixed, fixed, tensor, store)
+    return Assessment(problems, needed)
+
+
+def _mask(record: TensorRecord | None, shape: tuple[int, ...], store: Store) -> Booleans | None:
+    if record is None:
+        return None
+    return _in_field("mask.tensor_id", lambda: check_mask(store.open_tensor(record.sha256), shape))
+
+
+def _entry_problems(record: TensorRecord, size: int, settings: Settings) -> Iterator[InvalidInput]:
+    """Entries that the request does not say how to treat."""
+    if record.missing and settings.missing == "refuse":
+        problem = f"{_counted(record.missing, size)} NaN, and the job does not say what that means"
+        yield InvalidInput(
+            "missing", problem, 'give "nan" if they were not observed, or upload the tensor without them'
+        )
+    if record.max <= 0:
+        yield InvalidInput("tensor_id", "no entry is positive", "nonnegative components fit positive entries only")
+    elif record.negative and settings.negative == "refuse":
+        problem = f"{_counted(record.negative, size)} negative, the least is {record.min:.6g}"
+        method = "" if METHODS[settings.method].signed else f", with another method than {settings.method}"
+        zeros = "upload the tensor with zeros in their place, as solvers.clip makes it"
+        remedy = f'give "keep" to fit them as they are{method}, or {zeros}'
+        if record.negative > MANY * size:
+            problem += "; is the tensor log-scaled or centred?"
+            remedy = f"if so, undo that before the upload; if not, {remedy}"
+        yield InvalidInput("negative", problem, remedy)
+
+
+def _counted(count: int, size: int) -> str:
+    """In words, with their share: "12 of 1,000 entries (1.2 %) are"."""
+    return f"{count:,} of {size:,} entries ({100 * count / size:.2g} %) {'is' if count == 1 else 'are'}"
+
+
+def _fixed_problems(
+    settings: Settings, asked: FixedModel, fixed: Job, tensor: NDArray[Any], store: Store
+) -> Iterator[InvalidInput]:
+    """Why the factors that are to stay do not fit. Each must have the length of its mode, and all the rank."""
+    rank, shape = settings.rank, tensor.shape
+    if fixed.state in LIVE:
+        yield InvalidInput("fixed.job_id", "is queued or running: its factors still change", "wait until it has ended")
+        return
+    try:
+        factors = store.job(fixed.id).factors()
+    except (NoFactorsYet, NotFound):
+        yield InvalidInput("fixed.job_id", "ended without factors", "name a job that has some")
+        return
+    found = factors[0].shape[1]
+    if len(factors) != len(shape):
+        problem = f"has {len(factors)} modes, this tensor {len(shape)}"
+        yield InvalidInput("fixed.job_id", problem, "name a job on a tensor of the same order")
+    elif max(asked.modes) > len(shape):
+        yield InvalidInput("fixed.modes", f"has a mode {max(asked.modes)}", f"count the modes from 1 to {len(shape)}")
+    elif len(asked.modes) == len(shape):
+        yield InvalidInput("fixed.modes", "names every mode", "leave out those that are to be fitted")
+    elif found != rank:
+        yield InvalidInput("rank", f"{rank} is not that of the fixed model, {found}", f"give {found}")
+    else:
+        other = next((mode for mode in asked.modes if len(factors[mode - 1]) != shape[mode - 1]), None)
+        if other is not None:
+            problem = f"mode {other} has {len(factors[other - 1])} indices there, {shape[other - 1]} here"
+            yield InvalidInput("fixed.modes", problem, SAME)
+            return
+        try:
+            kept = {mode: factors[mode - 1] for mode in asked.modes}
+            check_fixed(kept, shape, settings, working_precision(tensor, settings.precision))
+        except InvalidInput as error:
+            field = "fixed.modes" if error.field.startswith("fixed") else error.field
+            yield InvalidInput(field, error.problem, error.remedy)
+
+
+def _label_problems(modes: Sequence[int], ours: Axes | None, theirs: Axes | None) -> Iterator[InvalidInput]:
+    """Where a fixed mode has other labels than the model's."""
+    for mode in modes:
+        if ours is not None and theirs is not None and mode <= min(len(ours), len(theirs)):
+            difference = _difference(ours[mode - 1], theirs[mode - 1])
+            if difference is not None:
+                yield InvalidInput("fixed.modes", f"mode {mode} {difference}", f"{SAME}, or label them alike")
+
+
+def _difference(ours: Axis, theirs: Axis) -> str | None:
+    """What differs between the labels of a mode; other lengths are told of elsewhere."""
+    if ours.unit != theirs.unit and None not in (ours.unit, theirs.unit):
+        return f"is in {theirs.unit} there, in {ours.unit} here"
+    pairs = enumerate(zip(theirs.values, ours.values, strict=False))
+    found = next(
+        (f"has {there} at index {index} there, {here} here" for index, (there, here) in pairs if there != here), None
+    )
+    return found if len(ours.values) == len(theirs.values) else None
+
+
+def _check_memory(needed: int, rank: int, limit: int) -> None:
+    if needed > limit:
+        problem = f"{rank} needs about {needed:,} bytes beside the tensor; a job may take {limit:,}"
+        raise InvalidInput("rank", problem, "lower the rank, or ask the operator to raise NCP_MAX_JOB_MEMORY_BYTES")
+
+
+def _check_shapes(store: Store, initial_job_id: str, shape: tuple[int, ...]) -> None:
+    """Its modes must be those of the tensor; its rank may be another."""
+    found = tuple(len(A) for A in store.job(initial_job_id).factors())
+    if found != shape:
+        lengths = "×".join(map(str, found)), "×".join(map(str, shape))
+        problem = f"has factors for a tensor of {lengths[0]}, this one is {lengths[1]}"
+        raise InvalidInput("initial.job_id", problem, "name a job on a tensor of the same shape")
+
+
+def _refusal(problems: list[Problem]) -> Exception:
+    """One exception for all of them. Only where nothing but a reference is wrong, it is that one's own kind."""
+    missing = [problem for problem in problems if isinstance(problem, NotFound)]
+    if len(missing) == len(problems):
+        first, *others = missing
+        return NotFound(first.kind, first.id, first.field, others)
+    if len(problems) == 1 and isinstance(problems[0], NoFactorsYet):
+        return problems[0]
+    return InvalidJob(with_fields(problems))
+
+
+def with_fields(problems: Sequence[Problem]) -> list[InvalidInput | NotFound]:
+    """The same problems, each with the field that it is about."""
+    return [
+        InvalidInput("initial.job_id", str(problem), WAIT) if isinstance(problem, NoFactorsYet) else problem
+        for problem in problems
+    ]

@@ -1,0 +1,156 @@
+"""Cleanup: the retention policy, files that nobody needs, and the thread that removes them."""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+from worker.config import Configuration
+from worker.errors import InUse, JobNotFinished, NotFound, StudyNotFinished, Unavailable
+from worker.operations.jobs import JobOperations
+from worker.operations.studies import StudyOperations
+from worker.operations.tensors import TensorOperations
+from worker.records.expired import Expired
+from worker.records.records import Records
+from worker.store.local import open_store
+from worker.store.protocol import Store
+
+DAY_SECONDS = 86_400.0
+# An attempt that lost its claim may write files of a deleted job for a while; its parent kills it long before this.
+BELATED_SECONDS = 3600.0
+log = logging.getLogger("ncp.retention")
+
+
+@dataclass(frozen=True)
+class Removed:
+    """Something that was removed, or would be."""
+
+    kind: Literal["job", "study", "tensor", "file"]
+    name: str
+    owner: str | None
+    nbytes: int
+
+    def __str__(self) -> str:
+        whose = f" of {self.owner}" if self.owner else ""
+        return f"{self.kind} {self.name}{whose}, {self.nbytes:,} bytes"
+
+
+class Cleanup:
+    def __init__(self, records: Records, store: Store, configuration: Configuration, dry_run: bool = False) -> None:
+        self._records = records
+        self._store = store
+        self._jobs = JobOperations(records, store, configuration)
+        self._studies = StudyOperations(records, store, configuration)
+        self._tensors = TensorOperations(records, store)
+        self._configuration = configuration
+        self._dry_run = dry_run
+
+    def run(self) -> Iterator[Removed]:
+        """Jobs and studies first: a tensor that only they used goes in the same round, if its own time has come."""
+        keep_jobs, keep_tensors = self._configuration.keep_jobs_days, self._configuration.keep_tensors_days
+        expired = self._records.expired
+        if keep_jobs is not None:
+            moment = expired.milliseconds_ago(keep_jobs * DAY_SECONDS)
+            for job in expired.jobs_ended_before(moment):
+                yield from self._remove_job(job)
+            for study in expired.studies_ended_before(moment):
+                yield from self._remove_study(study)
+        if keep_tensors is not None:
+            moment = expired.milliseconds_ago(keep_tensors * DAY_SECONDS)
+            for tensor in expired.tensors_unused_since(moment):
+                yield from self._remove_tensor(tensor, moment)
+        yield from self._finish_deletions()
+        yield from self._remove_leftovers()
+
+    def _remove_job(self, job: Expired) -> Iterator[Removed]:
+        removed = Removed("job", job.id, job.owner, self._store.job(job.id).nbytes())
+        if not self._dry_run:
+            try:
+                self._jobs.delete(job.owner, job.id)
+            except (NotFound, JobNotFinished, InUse):
+                return  # its owner was quicker, or a new job starts from it
+        yield removed
+
+    def _remove_study(self, study: Expired) -> Iterator[Removed]:
+        removed = Removed("study", study.id, study.owner, self._studies.nbytes(study.id))
+        if not self._dry_run:
+            try:
+                self._studies.delete(study.owner, study.id)
+            except (NotFound, StudyNotFinished, InUse):
+                return
+        yield removed
+
+    def _remove_tensor(self, tensor: Expired, moment: int) -> Iterator[Removed]:
+        with suppress(NotFound, InUse):  # its owner was quicker, or somebody uses it again
+            record = self._records.tensors.get(tensor.owner, tensor.id)
+            if not self._dry_run:
+                self._tensors.delete(tensor.owner, tensor.id, moment)
+            yield Removed("tensor", tensor.id, tensor.owner, record.nbytes)
+
+    def _finish_deletions(self) -> Iterator[Removed]:
+        """Remove files whose record was deleted by somebody who died before the files were."""
+        discarded = self._records.expired.discarded()
+        moment = self._records.expired.milliseconds_ago(BELATED_SECONDS)
+        for kind, id in discarded:
+            if kind == "study":
+                if not self._dry_run:
+                    self._studies.finish_deletion(id)
+                continue
+            item = self._store.find("job" if kind == "job" else "content", id)
+            if item is None or (kind == "content" and not self._records.tensors.is_content_unused(id)):
+                continue
+            yield Removed("file", item.name, None, item.nbytes)
+            if not self._dry_run:
+                remove = self._jobs.remove_files if kind == "job" else self._tensors.remove_content
+                remove(id)
+        if not self._dry_run:
+            self._records.expired.forget_discarded(moment)
+
+    def _remove_leftovers(self) -> Iterator[Removed]:
+        """Remove uploads without a writer, and files that somebody who was killed was writing."""
+        for item in self._store.abandoned_uploads():
+            yield Removed("file", item.name, None, item.nbytes)
+        if not self._dry_run:
+            self._tensors.remove_abandoned_uploads()
+        for item in self._store.interrupted_writes():
+            yield Removed("file", item.name, None, item.nbytes)
+            if not self._dry_run:
+                self._store.remove_leftover(item)
+
+
+class CleanupThread(threading.Thread):
+    """Applies the retention policy now and then, for as long as a worker runs. Of several workers one does it."""
+
+    def __init__(self, configuration: Configuration, worker: str) -> None:
+        super().__init__(name="cleanup", daemon=True)
+        self._records = Records.of(configuration)
+        self._cleanup = Cleanup(self._records, open_store(configuration), configuration)
+        self._pause = configuration.tidy_seconds
+        self._worker = worker
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                if self._records.expired.acquire_cleanup_turn(self._worker, self._pause):
+                    self._clean_up()
+            except Unavailable as error:
+                log.warning("cleanup was put off: %s", error)
+            except Exception:
+                # The border of the thread: what cannot be removed today is tried again, and the log says why.
+                log.exception("cleanup failed, it is tried again")
+            self._ended.wait(self._pause)
+
+    def _clean_up(self) -> None:
+        for removed in self._cleanup.run():
+            log.info("removed %s", removed)
+            if self._ended.is_set():
+                return
+
+    def end(self) -> None:
+        """Return once the thread has ended."""
+        self._ended.set()
+        if self.is_alive():
+            self.join()

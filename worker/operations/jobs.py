@@ -1,0 +1,235 @@
+"""A job's record and its files, together: submit, delete, read its events and factors, settle it once it has ended."""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+from solvers import InvalidInput, Settings
+from solvers.tensor.products import Array
+from worker.broker import WakeUpThread
+from worker.config import Configuration
+from worker.contract import TERMINAL, Axes, Event, Export, Job, JobRequest, Progress
+from worker.errors import NoFactorsYet, NotFound, QuotaReached, TooManyJobs
+from worker.operations.admission import Problem, assess, check_job, problems_of_invalid, with_fields
+from worker.owner_limits import UNLIMITED, Limits
+from worker.records.events import START, parse_event_id
+from worker.records.records import Records
+from worker.store.protocol import JobFiles, OpenFile, Store
+
+Answer = TypeVar("Answer")
+# Iterations read at once: a few milliseconds for Redis and for whoever else uses this process.
+PAGE = 1000
+# Events moved to the store at once, each time with a flush.
+PIECE = 5000
+log = logging.getLogger("ncp.jobs")
+
+
+class Estimate(NamedTuple):
+    """What a job would need and run with, and why it would be refused."""
+
+    memory_bytes: int | None
+    memory_limit_bytes: int
+    problems: list[InvalidInput | NotFound]
+    settings: Settings
+
+
+class JobOperations:
+    def __init__(self, records: Records, store: Store, configuration: Configuration) -> None:
+        self._records = records
+        self._store = store
+        self._configuration = configuration
+        self._wake_ups = WakeUpThread(configuration)
+
+    def close(self) -> None:
+        """Return once the workers have been told of what was submitted."""
+        self._wake_ups.close()
+
+    def submit(
+        self,
+        owner: str,
+        request: JobRequest,
+        key: str | None = None,
+        limits: Limits = UNLIMITED,
+        request_id: str | None = None,
+    ) -> tuple[Job, bool]:
+        """Queue a job that can run, and wake a worker. The same key and body give the same job again: (job, True)."""
+        try:
+            memory_limit = self._configuration.max_job_memory_bytes
+            check_job(request, owner, limits, self._records, self._store, memory_limit)
+        except Exception:  # whatever hinders a new job, the disk included, does not hinder an earlier one
+            earlier = self._records.jobs.replay(owner, request, key) if key is not None else None
+            if earlier is None:
+                raise
+            return earlier, True
+        job, replayed = self._records.jobs.submit(owner, request, key, limits, request_id)
+        if not replayed:
+            self.wake_worker()
+        return job, replayed
+
+    def estimate(self, owner: str, request: JobRequest, limits: Limits = UNLIMITED) -> Estimate:
+        """What submitting this would come to; nothing is queued. NotFound if the tensor is not there."""
+        memory_limit = self._configuration.max_job_memory_bytes
+        self._records.tensors.get(owner, request.tensor_id)
+        found = assess(request, owner, limits, self._records, self._store, memory_limit)
+        problems = [*with_fields(found.problems), *self._quota_problems(owner, limits)]
+        return Estimate(found.memory_bytes, memory_limit, problems, request.limited_settings(limits.job_seconds))
+
+    def _quota_problems(self, owner: str, limits: Limits) -> Iterator[InvalidInput]:
+        """What another job of this owner would be refused for just now."""
+        usage = self._records.stats.usage(owner)
+        live = usage.jobs.queued + usage.jobs.running
+        if limits.live_jobs is not None and live >= limits.live_jobs:
+            problem = str(TooManyJobs(limits.live_jobs))
+            yield InvalidInput("live_jobs", problem, "wait until one has ended, or cancel one")
+        if limits.stored_bytes is not None and usage.stored_bytes >= limits.stored_bytes:
+            problem = str(QuotaReached(limits.stored_bytes, usage.stored_bytes))
+            yield InvalidInput("stored_bytes", problem, "delete tensors or jobs that you no longer need")
+
+    def problems_of_invalid(self, owner: str, body: object, limits: Limits = UNLIMITED) -> list[Problem]:
+        """What else is wrong with a body that the schema has refused, as far as its valid fields show."""
+        return problems_of_invalid(body, owner, limits, self._records)
+
+    def wake_worker(self) -> None:
+        """Ask for a wake-up: no caller waits until it is sent."""
+        self._wake_ups.ask()
+
+    def delete(self, owner: str, id: str) -> None:
+        """Delete an ended job with its factors and history."""
+        self._records.jobs.delete(owner, id)
+        self.remove_files(id)
+
+    def remove_files(self, id: str) -> None:
+        """Remove the files of a job whose record is gone."""
+        self._store.remove_job(id)
+
+    def axes(self, owner: str, id: str) -> Axes | None:
+        """The labels that the tensor had when the job was submitted."""
+        return self._records.tensors.axes_of_job(self._records.jobs.get(owner, id).id)
+
+    def open_factor(self, owner: str, id: str, mode: int) -> OpenFile:
+        """Open the `.npy` file of one factor. While the job runs it is its last checkpoint's."""
+        return self._open(owner, id, lambda files: files.open_factors(f"A{mode}.npy"))
+
+    def open_factors(self, owner: str, id: str, asked: Export) -> OpenFile:
+        """Open a file with all factors, or with one as CSV. While the job runs they are its last checkpoint's."""
+        stored = asked.stored_name
+        return self._open(owner, id, lambda files: files.open_factors(stored) if stored else files.export(asked))
+
+    def _open(self, owner: str, id: str, read: Callable[[JobFiles], Answer]) -> Answer:
+        job = self._records.jobs.get(owner, id)
+        try:
+            return read(self._store.job(job.id))
+        except NoFactorsYet as error:
+            if job.state in TERMINAL:
+                raise NotFound("factors", id) from error  # it ended before its first checkpoint
+            raise
+
+    def factors(self, owner: str, id: str) -> list[Array]:
+        """The factors. While the job runs they are its last checkpoint's."""
+        return self._open(owner, id, lambda files: files.factors())
+
+    # Events and history: from the stream of a job, or from the store once it is settled
+
+    def history(self, owner: str, id: str, after: int = 0, count: int | None = None) -> list[Progress]:
+        """The numbers of at most `count` iterations after `after`; of all of them by default."""
+        pages = self.history_pages(owner, id, after, count or sys.maxsize)
+        return [row for page in pages for row in page]
+
+    def history_pages(self, owner: str, id: str, after: int = 0, count: int = sys.maxsize) -> Iterator[list[Progress]]:
+        """The same in pages, each read when it is asked for: however long the history is, it takes little memory."""
+        if self._records.jobs.owner_of(id) != owner:
+            raise NotFound("job", id)
+        return self._pages(id, after, count)
+
+    def _pages(self, id: str, after: int, count: int) -> Iterator[list[Progress]]:
+        while count > 0 and (page := self._page(id, after, min(count, PAGE))):
+            yield page
+            after, count = page[-1].iteration, count - len(page)
+
+    def _page(self, id: str, after: int, count: int) -> list[Progress]:
+        if self._is_settled(id):
+            return self._store.job(id).history(after, count)
+        return self._records.events.history(id, after, count)
+
+    def events_after(self, id: str, event_id: str | None = None, count: int = 1000) -> list[Event]:
+        """At most `count` events after the one with this id, in order, each exactly once."""
+        if self._is_settled(id):
+            return self._stored_events(id, parse_event_id(event_id or START), count)
+        return self._records.events.after(id, event_id or START, count)
+
+    def has_ended(self, id: str) -> bool:
+        status = self._records.jobs.status(id)
+        return status is not None and status.state in TERMINAL
+
+    def _is_settled(self, id: str) -> bool:
+        status = self._records.jobs.status(id)
+        if status is None:
+            raise NotFound("job", id)
+        return status.settled
+
+    def _stored_events(self, id: str, place: tuple[int, int], count: int) -> list[Event]:
+        """With the same ids as the live ones."""
+        files = self._store.job(id)
+        rows = [
+            Event(id=f"{row.iteration}-0", kind="progress", payload=row.model_dump_json())
+            for row in files.history(place[0], count)
+        ]
+        changes = [change for change in files.changes() if parse_event_id(change.id) > place]
+        merged = sorted([*rows, *changes], key=lambda event: parse_event_id(event.id))[:count]
+        return [self._records.events.event(id, event.id, event.model_dump()) for event in merged]
+
+    # After the end
+
+    def settle(self, id: str, until: float | None = None) -> None:
+        """Move the history of an ended job to the store, and remove what only its run needed.
+
+        By `until` (monotonic; a third of a lease from now by default) it leaves the rest to the next call.
+        """
+        jobs, files = self._records.jobs, self._store.job(id)
+        until = self._settling_until() if until is None else until
+        try:
+            with files.settling():
+                status = jobs.status(id)
+                is_unsettled = status is not None and not status.settled  # else the stream may have expired
+                if is_unsettled and not self._move_history(id, files, until):
+                    return
+                files.tidy()
+        except FileNotFoundError:
+            if jobs.status(id) is not None:  # else the job was deleted meanwhile
+                raise
+        if not jobs.mark_settled(id, files.nbytes()):
+            self.remove_files(id)
+
+    def settle_all(self) -> None:
+        """Settle every job that ended while nobody could, or whose history is long; the rest at the next call."""
+        until = self._settling_until()
+        for id in self._records.jobs.unsettled():
+            self.settle(id, until)
+            if time.monotonic() > until:
+                return
+
+    def _settling_until(self) -> float:
+        """No call outlives a lease: whoever settles has something to renew, or is watched by somebody."""
+        return time.monotonic() + self._configuration.lease_seconds / 3
+
+    def _move_history(self, id: str, files: JobFiles, until: float) -> bool:
+        """Copy the stream piece by piece, from where an earlier call left it; whether all of it is in the store."""
+        last_id = f"{files.collected_length()}-0"
+        while (piece := self._records.events.piece(id, last_id, PIECE)) is not None:
+            files.collect_history(piece.rows, piece.changes)
+            last_id = piece.last_id
+            if piece.rows and time.monotonic() > until:  # where the next call goes on is told by the iterations
+                log.info("job %s: its history is long, it is moved to the store step by step", id)
+                return False
+        files.complete_history()
+        return True
+
+    def discard_late_files(self, id: str) -> None:
+        """Remove what an attempt wrote after it had lost its claim, if the job has ended or was deleted."""
+        status = self._records.jobs.status(id)
+        if status is None:
+            self.remove_files(id)
+        elif status.state in TERMINAL:
+            self.settle(id)

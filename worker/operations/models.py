@@ -1,0 +1,78 @@
+"""What is known of a job's model: its diagnostics, and slices of it beside those of the tensor."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+from pydantic import Field
+
+from solvers.tensor.scan import Booleans
+from worker.contract import LIVE, TERMINAL, Job
+from worker.errors import JobNotFinished, NoDiagnostics, NoFactorsYet, NotFound
+from worker.operations.slices import Cut, Slice
+from worker.owner_limits import FrozenModel
+from worker.records.records import Records
+from worker.store.protocol import Store
+
+
+class ModelSlice(FrozenModel):
+    """The same slice of the model, of the tensor, and of what is left of the tensor without the model."""
+
+    modes: tuple[int, ...] = Field(description="the modes that the slice has, counted from 1")
+    model: Slice
+    tensor: Slice | None = Field(description="null if the tensor or its mask was deleted")
+    residual: Slice | None
+
+
+class ModelOperations:
+    def __init__(self, records: Records, store: Store) -> None:
+        self._records = records
+        self._store = store
+
+    def diagnostics(self, owner: str, id: str) -> bytes:
+        """As JSON. JobNotFinished while the job is live, NoDiagnostics if it ended without."""
+        job = self._records.jobs.get(owner, id)
+        if job.state in LIVE:
+            raise JobNotFinished(id)
+        found = self._store.job(id).diagnostics() if job.state == "succeeded" else None
+        if found is None:
+            raise _no_diagnostics(job)
+        return found
+
+    def slice(self, owner: str, id: str, fix: str, most: int) -> ModelSlice:
+        """A slice; while the job runs, of its last checkpoint's factors."""
+        job = self._records.jobs.get(owner, id)
+        try:
+            factors = self._store.job(id).factors()
+        except NoFactorsYet as error:
+            if job.state in TERMINAL:
+                raise NotFound("factors", id) from error
+            raise
+        cut = Cut.of(fix, [len(A) for A in factors], most)
+        model = cut.model(factors)
+        found = self._entries(owner, job)
+        tensor = None if found is None else cut.entries(*found)
+        return ModelSlice(
+            modes=tuple(mode for mode, place in enumerate(cut.places, start=1) if isinstance(place, slice)),
+            model=cut.slice(model),
+            tensor=None if tensor is None else cut.slice(tensor),
+            residual=None if tensor is None else cut.slice(tensor - model),
+        )
+
+    def _entries(self, owner: str, job: Job) -> tuple[NDArray[Any], Booleans | None] | None:
+        """The tensor and its mask; None if either was deleted since the job has ended."""
+        try:
+            tensor = self._records.tensors.get(owner, job.tensor_id)
+            mask = None if job.mask is None else self._records.tensors.get(owner, job.mask.tensor_id)
+            opened = None if mask is None else self._store.open_tensor(mask.sha256)
+            return self._store.open_tensor(tensor.sha256), opened
+        except NotFound:
+            return None
+
+
+def _no_diagnostics(job: Job) -> NoDiagnostics:
+    """Why an ended job has none."""
+    if job.state != "succeeded":
+        return NoDiagnostics(job.id, f"it {'failed' if job.state == 'failed' else 'was cancelled'}", "submit it again")
+    if not job.settings.diagnose:
+        return NoDiagnostics(job.id, "it ran without diagnose", "submit it again with diagnose, from its factors")
+    return NoDiagnostics(job.id, "it was cancelled while they were computed", "submit it again, from its factors")

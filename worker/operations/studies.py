@@ -1,0 +1,119 @@
+"""A study, its runs and their files, together: submit, get with its table, delete, read its events."""
+
+import json
+import math
+from collections.abc import Iterator
+
+from solvers import Settings, Stop
+from solvers.studies.settings import Validation
+from worker.config import Configuration
+from worker.contract import TERMINAL, Event, TensorRecord
+from worker.operations.jobs import JobOperations
+from worker.operations.study_admission import check_study
+from worker.operations.study_tables import StudyTables
+from worker.owner_limits import UNLIMITED, Limits
+from worker.records.events import START
+from worker.records.jobs import limited
+from worker.records.records import Records
+from worker.records.studies import PlannedRun
+from worker.store.protocol import Store
+from worker.study_contract import ChooseRequest, CompareFields, Study, StudyRequest
+
+# Entries of a tensor times components, up to which a run takes less than the start of a process or little more.
+SHARED_SIZE = 1 << 20
+
+
+class StudyOperations:
+    def __init__(self, records: Records, store: Store, configuration: Configuration) -> None:
+        self._records = records
+        self._store = store
+        self._configuration = configuration
+        self._jobs = JobOperations(records, store, configuration)
+        self.tables = StudyTables(records, store)
+
+    def submit(
+        self,
+        owner: str,
+        request: StudyRequest,
+        key: str | None = None,
+        limits: Limits = UNLIMITED,
+        request_id: str | None = None,
+    ) -> tuple[Study, bool]:
+        """Queue all runs of a study, and wake workers. The same key and body give the same study: (study, True)."""
+        earlier = self._records.studies.replay(owner, request, key) if key is not None else None
+        if earlier is not None:
+            return earlier, True
+        memory = self._configuration.max_job_memory_bytes
+        tensor = check_study(request, owner, limits, self._records, self._store, memory)
+        planned = [*_planned(request, tensor, limits.job_seconds, request_id)]
+        study, replayed = self._records.studies.submit(owner, request, planned, tensor.shape, key, limits)
+        if not replayed:
+            for _ in range(min(len(planned), self._configuration.workers)):
+                self._jobs.wake_worker()
+        return study, replayed
+
+    def get(self, owner: str, id: str) -> Study:
+        """With its table, of what has ended so far."""
+        study = self._records.studies.get(owner, id)
+        if study.kind == "choose":
+            return study
+        return study.model_copy(update={"table": self.tables.table(study)})
+
+    def delete(self, owner: str, id: str) -> None:
+        """Delete an ended study with its runs, their factors and histories."""
+        self._records.studies.delete(owner, id)
+        self.finish_deletion(id)
+
+    def finish_deletion(self, id: str) -> int:
+        """Remove the runs of a deleted study; how many there were. If this is interrupted, a cleanup goes on."""
+        removed = 0
+        while runs := self._records.studies.erase(id):
+            for run in runs:
+                self._jobs.remove_files(run)
+            removed += len(runs)
+        return removed
+
+    def nbytes(self, id: str) -> int:
+        """What its runs take of the disk."""
+        return sum(self._store.job(run.id).nbytes() for run in self._records.studies.runs(id))
+
+    # Events, as of a job
+
+    def events_after(self, id: str, event_id: str | None = None, count: int = 1000) -> list[Event]:
+        """At most `count` events after the one with this id, in order."""
+        return self._records.events.after(id, event_id or START, count)
+
+    def has_ended(self, id: str) -> bool:
+        return self._records.studies.find(id).state in TERMINAL
+
+
+def _planned(
+    request: StudyRequest, tensor: TensorRecord, max_seconds: float | None, request_id: str | None
+) -> Iterator[PlannedRun]:
+    """All runs in the order in which they begin: run k of every cell before run k + 1 of any."""
+    if isinstance(request, ChooseRequest):
+        stop = Stop(max_seconds=request.stop.max_seconds)
+        settings = Settings(rank=request.rank, method="hals", seed=request.seed, stop=stop)
+        kept = {"name": request.name, "settings": limited(settings, max_seconds), "fixed_modes": None}
+        yield PlannedRun("choose", "hals", 0, 0, False, json.dumps({**kept, "request_id": request_id}))
+        return
+    yield from _grid(request, tensor, max_seconds, request_id)
+
+
+def _grid(
+    request: CompareFields, tensor: TensorRecord, max_seconds: float | None, request_id: str | None
+) -> Iterator[PlannedRun]:
+    grid = request.grid
+    cells = grid.cells
+    settings = [limited(grid.settings(cell, 0), max_seconds) for cell in cells]
+    example = request.run(cells[0])
+    same = {"request_id": request_id, "fixed_modes": None if example.fixed is None else list(example.fixed.modes)}
+    size = math.prod(tensor.shape)
+    for repeat in range(request.repeats):
+        for place, cell in enumerate(cells):
+            own = {"name": f"{cell}, run {repeat + 1}", "settings": {**settings[place], "seed": request.seed + repeat}}
+            shared = size * cell.rank <= SHARED_SIZE and example.initial is None
+            yield PlannedRun("run", cell.method, place, repeat, shared, json.dumps({**own, **same}))
+    if request.validation != Validation():
+        own = {"name": "validation", "settings": settings[0]}
+        yield PlannedRun("validate", cells[0].method, 0, 0, False, json.dumps({**own, **same}))

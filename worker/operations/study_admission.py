@@ -1,0 +1,141 @@
+"""Admission of studies: whether all of their runs can be made, decided before any is queued."""
+
+import math
+from collections.abc import Iterator
+
+from solvers import InvalidInput
+from solvers.studies.choice import LARGEST_SHARE
+from solvers.studies.comparison import check_reference
+from solvers.studies.settings import Validation
+from solvers.studies.validation import check_validation
+from worker.contract import JobRequest, TensorRecord
+from worker.errors import InvalidJob, NotFound
+from worker.operations.admission import check_job
+from worker.owner_limits import Limits
+from worker.records.records import Records
+from worker.store.protocol import Store
+from worker.study_contract import LISTS, ChooseRequest, CompareFields, ReferenceFactor, StudyRequest
+
+# Without a limit on runs this is one.
+MOST_RUNS = 100_000
+# A choice keeps so many copies of its tensor in double precision.
+COPIES = 10
+FEWER = "give fewer ranks, methods, weights or repeats, or ask the operator for a higher limit"
+
+
+def check_study(
+    request: StudyRequest, owner: str, limits: Limits, records: Records, store: Store, memory_limit: int
+) -> TensorRecord:
+    """Refuse a study of which a run cannot be made, or that is over a limit; gives the record of its tensor.
+
+    InvalidJob has everything that is wrong; ValidationError if cells of a grid are none; NotFound for what is missing.
+    """
+    if isinstance(request, ChooseRequest):
+        tensor = records.tensors.get(owner, request.tensor_id)
+        problems = [*_choice_problems(request, tensor, limits, memory_limit)]
+    else:
+        _check_count(request, limits)
+        problems = [*_run_problems(request, owner, limits, records, store, memory_limit)]
+        tensor = records.tensors.get(owner, request.tensor_id)
+        if request.reference is not None:
+            problems += _reference_problems(request.reference, tensor, owner, records, store)
+    hidden = bool(tensor.missing) or (isinstance(request, CompareFields) and request.run_has_mask)
+    problems += _validation_problems(request.validation, tensor, hidden)
+    if problems:
+        raise InvalidJob(problems)
+    return tensor
+
+
+def _check_count(request: CompareFields, limits: Limits) -> None:
+    """Before anything is made of the grid."""
+    limit = min(limits.study_runs or MOST_RUNS, MOST_RUNS)
+    if request.count > limit:
+        cells = request.count // request.repeats
+        problem = f"{cells:,} cells × {request.repeats:,} make {request.count:,} runs, over your limit of {limit:,}"
+        raise InvalidInput("repeats", problem, FEWER)
+
+
+def _run_problems(
+    request: CompareFields, owner: str, limits: Limits, records: Records, store: Store, memory_limit: int
+) -> Iterator[InvalidInput]:
+    """What is wrong with any run, said of the fields of the study; each once."""
+    seen = set()
+    for run in _telling_runs(request):
+        try:
+            check_job(run, owner, limits, records, store, memory_limit)
+        except InvalidJob as error:
+            for problem in error.problems:
+                if isinstance(problem, NotFound):
+                    raise problem from None
+                first, _, rest = problem.field.partition(".")
+                field = f"{LISTS.get(first, first)}{'.' if rest else ''}{rest}"
+                if (field, problem.problem) not in seen:
+                    seen.add((field, problem.problem))
+                    yield InvalidInput(field, problem.problem, problem.remedy)
+
+
+def _telling_runs(request: CompareFields) -> Iterator[JobRequest]:
+    """Runs that tell of all others: the largest rank with every method, and every rank beside factors that stay."""
+    cells, told = request.grid.cells, set()
+    has_fixed, largest = request.run(cells[0]).fixed is not None, max(request.ranks)
+    for cell in cells:
+        place = cell.rank if has_fixed else cell.method
+        if (has_fixed or cell.rank == largest) and place not in told:
+            told.add(place)
+            yield request.run(cell)
+
+
+def _reference_problems(
+    reference: ReferenceFactor, tensor: TensorRecord, owner: str, records: Records, store: Store
+) -> Iterator[InvalidInput]:
+    try:
+        record = records.tensors.get(owner, reference.tensor_id)
+    except NotFound as error:
+        raise NotFound("tensor", reference.tensor_id, "reference.tensor_id") from error
+    try:
+        check_reference(store.open_tensor(record.sha256), tensor.shape, reference.mode)
+    except InvalidInput as error:
+        field = "reference.mode" if error.field == "mode" else "reference.tensor_id"
+        yield InvalidInput(field, error.problem, error.remedy)
+    if record.missing:
+        yield InvalidInput("reference.tensor_id", "has entries that are NaN", "give a factor that is known")
+
+
+def _validation_problems(validation: Validation, tensor: TensorRecord, hidden: bool) -> Iterator[InvalidInput]:
+    if validation == Validation():
+        return
+    if hidden or tensor.negative:
+        problem = "goes with complete, nonnegative tensors only"
+        yield InvalidInput("validate", problem, "leave it out, or upload the tensor without such entries")
+        return
+    try:
+        check_validation(validation, tensor.shape)
+    except InvalidInput as error:
+        yield error
+
+
+def _choice_problems(
+    request: ChooseRequest, tensor: TensorRecord, limits: Limits, memory_limit: int
+) -> Iterator[InvalidInput]:
+    seconds, size = request.stop.max_seconds, math.prod(tensor.shape)
+    if limits.rank is not None and request.rank > limits.rank:
+        problem = f"{request.rank} is over your limit of {limits.rank}"
+        yield InvalidInput("rank", problem, "lower the rank, or ask the operator for a higher limit")
+    if seconds is not None and limits.job_seconds is not None and seconds > limits.job_seconds:
+        problem = f"{seconds:g} is over your limit of {limits.job_seconds:g}"
+        yield InvalidInput("stop.max_seconds", problem, "lower it, or leave it out")
+    if tensor.missing:
+        remedy = "fill them first, or compare ranks with validate.holdout"
+        yield InvalidInput("tensor_id", f"{tensor.missing:,} entries are NaN", remedy)
+    if tensor.negative:
+        remedy = "set them to zero, and give noise clipped"
+        yield InvalidInput("tensor_id", f"{tensor.negative:,} entries are negative", remedy)
+    if tensor.max <= 0:
+        yield InvalidInput("tensor_id", "no entry is positive", "nonnegative components fit positive entries only")
+    if int(LARGEST_SHARE * size / sum(tensor.shape)) < 2:
+        remedy = "give one with more entries: even two components would fit its noise"
+        yield InvalidInput("tensor_id", "is too small to choose from", remedy)
+    needed = COPIES * 8 * size
+    if needed > memory_limit:
+        problem = f"needs about {needed:,} bytes for a choice; a job may take {memory_limit:,}"
+        yield InvalidInput("tensor_id", problem, "compare ranks instead, or ask for NCP_MAX_JOB_MEMORY_BYTES")

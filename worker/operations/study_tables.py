@@ -1,0 +1,257 @@
+"""Tables and pictures of a study, made of the records and files of its runs."""
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from solvers import History, InvalidInput
+from solvers.studies.comparison import Descent, Row, Run, Spread, matches
+from solvers.studies.settings import Cell, ComparisonSettings
+from solvers.studies.state import Choice
+from solvers.studies.tables import to_csv, to_latex
+from solvers.studies.validation import Validated, validated
+from solvers.tensor.products import Array
+from worker.contract import TERMINAL, Axes
+from worker.errors import NoFactorsYet, NotFound, NothingYet
+from worker.records.records import Records
+from worker.records.studies import RunRecord
+from worker.store.protocol import Store
+from worker.study_contract import HalvesFound, HoldoutFound, Study, StudyRank, StudyRow, StudyTable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from solvers.studies.plots import Labels
+
+PlotName: TypeAlias = Literal["objective", "quality", "path", "choice", "components"]
+OF_COMPARISON = ("objective", "quality", "path")
+# Repeats of a cell that are compared with each other: 990 pairs.
+MOST_COMPARED = 45
+# Matches that are remembered, of studies whose runs have not all ended.
+MOST_REMEMBERED = 200_000
+# Curves, panels and boxes that a picture has room for.
+MOST_CURVES, MOST_PANELS, MOST_BOXES = 300, 24, 200
+
+
+class StudyTables:
+    def __init__(self, records: Records, store: Store) -> None:
+        self._records = records
+        self._store = store
+        self._remembered: dict[tuple[str, str], float] = {}
+
+    # Tables
+
+    def table(self, study: Study, mode: int | None = None) -> StudyTable:
+        """One row per cell, of what has ended so far."""
+        if study.kind != "compare":
+            raise NotFound("table", study.id, field="table")
+        mode = self._mode(study, mode)
+        grid = self._records.studies.grid(study.id)
+        runs = self._runs(study, grid)
+        found = self._matches(study, runs)
+        rows = [self._row(cell, own, mode, found[place]) for place, (cell, own) in enumerate(runs)]
+        return StudyTable(mode=mode, rows=tuple(rows), ranks=tuple(self._ranks(study, grid, runs)))
+
+    def _runs(self, study: Study, grid: ComparisonSettings) -> "CellRuns":
+        """The runs of every cell, in the order of cells."""
+        found: CellRuns = [(cell, []) for cell in grid.cells]
+        for run in self._records.studies.runs(study.id):
+            found[run.cell][1].append(run)
+        return found
+
+    def as_csv(self, table: StudyTable) -> str:
+        return to_csv([_solver_row(row) for row in table.rows])
+
+    def as_latex(self, table: StudyTable) -> str:
+        return to_latex([_solver_row(row) for row in table.rows])
+
+    def _mode(self, study: Study, asked: int | None) -> int:
+        """The one asked for, else the reference's, else the first."""
+        order = len(self._records.studies.shape(study.id))
+        mode = asked or (study.request.get("reference") or {}).get("mode", 1)
+        if mode > order:
+            raise InvalidInput("mode", f"is {mode} for {order} modes", f"count the modes from 1 to {order}")
+        return int(mode)
+
+    def _row(self, cell: Cell, runs: Sequence[RunRecord], mode: int, found: Sequence[float]) -> StudyRow:
+        done = [(run, run.result) for run in runs if run.state == "succeeded" and run.result is not None]
+        results = [result for _, result in done]
+        psnr = [run.measures.psnr for run, _ in done if run.measures.psnr is not None]
+        failures = sum(run.state == "failed" for run in runs)
+        return StudyRow(
+            rank=cell.rank,
+            method=cell.method,
+            beta=cell.beta,
+            asked_sparsity=cell.sparsity,
+            runs=len(done) + failures,
+            failures=failures,
+            best=min(done, key=lambda pair: pair[1].objective)[0].id if done else None,
+            objective=Spread.of([result.objective for result in results]),
+            relative_error=Spread.of([result.relative_error for result in results]),
+            seconds=Spread.of([result.seconds for result in results]),
+            iterations=Spread.of([result.iterations for result in results]),
+            sparsity=Spread.of([result.sparsity.per_mode[mode - 1] for result in results]),
+            components=Spread.of([result.nonzero_components.per_mode[mode - 1] for result in results]),
+            factor_match=Spread.of(found),
+            psnr=Spread.of(psnr),
+        )
+
+    def _ranks(self, study: Study, grid: ComparisonSettings, runs: "CellRuns") -> list[StudyRank]:
+        checked = validated(grid.validation, grid.ranks, self._records.studies.checked(study.id))
+        return [
+            _rank(rank, [run for cell, own in runs if cell.rank == rank for run in own], checked) for rank in grid.ranks
+        ]
+
+    # Factor matches: kept with the study for cells whose runs have all ended, else remembered here
+
+    def _matches(self, study: Study, runs: "CellRuns") -> Mapping[int, Sequence[float]]:
+        kept = self._records.studies.matches(study.id)
+        found, ended = {}, {}
+        for place, (cell, own) in enumerate(runs):
+            found[place] = kept[place] if place in kept else tuple(self._compared(cell, own))
+            if place in kept or all(run.state in TERMINAL for run in own):
+                ended[place] = found[place]
+        if len(ended) > len(kept) and (len(ended) == len(found) or len(ended) >= 2 * len(kept)):
+            self._records.studies.keep_matches(study.id, ended)
+        return found
+
+    def _compared(self, cell: Cell, runs: Sequence[RunRecord]) -> list[float]:
+        """The match of every pair of the runs that succeeded."""
+        ids = [run.id for run in runs if run.state == "succeeded"][:MOST_COMPARED]
+        pairs = [*combinations(ids, 2)]
+        if any(pair not in self._remembered for pair in pairs):
+            loaded = {id: self._with_factors(id, cell) for id in ids}
+            if len(self._remembered) > MOST_REMEMBERED:
+                self._remembered.clear()
+            for one, other in pairs:
+                first, second = loaded[one], loaded[other]
+                if (one, other) not in self._remembered and first is not None and second is not None:
+                    self._remembered[one, other] = matches([first, second])[0]
+        return [self._remembered[pair] for pair in pairs if pair in self._remembered]
+
+    def _with_factors(self, id: str, cell: Cell) -> Run | None:
+        """None if the run is being deleted."""
+        factors = self._factors(id)
+        return None if factors is None else Run(cell, 0, factors=factors)
+
+    def _factors(self, id: str) -> tuple[Array, ...] | None:
+        try:
+            return tuple(self._store.job(id).factors())
+        except (NoFactorsYet, NotFound):
+            return None
+
+    # Pictures
+
+    def figure(self, study: Study, plot: PlotName, mode: int | None = None) -> "Figure":
+        """A picture of what has ended so far. NotFound if this kind of study has none."""
+        from solvers.studies import plots  # what draws takes as long to load as the rest of the API
+
+        if (plot in OF_COMPARISON) != (study.kind == "compare") and plot != "components":
+            raise NotFound("plot", plot, field="plot")
+        if plot == "choice":
+            return plots.choice(self._choice(study))
+        if plot == "components":
+            return plots.components(*self._best_model(study))
+        if plot == "path":
+            table = self.table(study, mode)
+            return plots.path([_solver_row(row) for row in table.rows], table.mode)
+        runs = self._runs(study, self._records.studies.grid(study.id))
+        return self._objective(runs) if plot == "objective" else self._quality(study, runs)
+
+    def _choice(self, study: Study) -> Choice:
+        if study.choice is None or study.advice is None:
+            raise NothingYet(study.id, "choice")
+        found = study.choice
+        return Choice(
+            advice=study.advice,
+            factors=(),
+            relative_error=found.relative_error,
+            noise=found.noise,
+            noise_level=found.noise_level,
+            points=found.points,
+            validated=found.validated,
+        )
+
+    def _best_model(self, study: Study) -> tuple[tuple[Array, ...], Sequence["Labels"] | None]:
+        """The factors of a choice, or of the run of a comparison with the lowest relative error, and their labels."""
+        best = _closest(self._records.studies.runs(study.id))
+        factors = None if best is None else self._factors(best.id)
+        if best is None or factors is None:
+            raise NothingYet(study.id, "model")
+        return factors, labels_of(self._records.tensors.axes_of_job(best.id))
+
+    def _objective(self, runs: "CellRuns") -> "Figure":
+        from solvers.studies import plots
+
+        panels = list(dict.fromkeys((cell.rank, cell.beta, cell.sparsity) for cell, _ in runs))
+        shown = set(panels[:MOST_PANELS])
+        cells = [(cell, own) for cell, own in runs if (cell.rank, cell.beta, cell.sparsity) in shown]
+        repeats = max(1, MOST_CURVES // len(cells))
+        drawn = [
+            Run(cell, run.repeat, descent=self._descent(run.id))
+            for cell, own in cells
+            for run in own
+            if run.state == "succeeded" and run.repeat < repeats
+        ]
+        figure = plots.objective(drawn or [Run(cells[0][0], 0, error="none has ended")])
+        if len(shown) < len(panels):
+            figure.suptitle(f"the first {len(shown)} of {len(panels)} combinations")
+        return figure
+
+    def _descent(self, id: str) -> Descent:
+        rows = self._store.job(id).history()
+        return Descent.of(
+            History(
+                tuple(row.objective for row in rows),
+                tuple(row.relative_error for row in rows),
+                tuple(row.seconds for row in rows),
+                tuple(row.start for row in rows),
+            )
+        )
+
+    def _quality(self, study: Study, runs: "CellRuns") -> "Figure":
+        from solvers.studies import plots
+
+        reference, cells = study.request.get("reference"), [cell for cell, _ in runs[:MOST_BOXES]]
+        if reference is None:
+            found = self._matches(study, runs)
+            return plots.boxes(cells, [found[place] for place in range(len(cells))], "factor match between repeats")
+        values = [[run.measures.psnr for run in own if run.measures.psnr is not None] for _, own in runs[:MOST_BOXES]]
+        return plots.boxes(cells, values, f"PSNR of mode {reference['mode']} [dB]")
+
+
+CellRuns: TypeAlias = list[tuple[Cell, list[RunRecord]]]
+
+
+def labels_of(axes: Axes | None) -> "list[Labels] | None":
+    """What stands under the panels of each mode; None without labels."""
+    from solvers.studies.plots import Labels
+
+    if axes is None:
+        return None
+    return [Labels(axis.name if axis.unit is None else f"{axis.name} [{axis.unit}]", axis.values) for axis in axes]
+
+
+def _closest(runs: Sequence[RunRecord]) -> RunRecord | None:
+    """Of those that succeeded, the one with the lowest relative error."""
+    done = [(run.result.relative_error, run) for run in runs if run.state == "succeeded" and run.result is not None]
+    return min(done, key=lambda pair: pair[0])[1] if done else None
+
+
+def _rank(rank: int, runs: Sequence[RunRecord], checked: Validated) -> StudyRank:
+    best = _closest(runs)
+    half = next((found for found in checked.split_half if found.components == rank), None)
+    holdout = next((found for found in checked.holdout if found.components == rank), None)
+    return StudyRank(
+        rank=rank,
+        job_id=best.id if best else None,
+        core_consistency=best.measures.core_consistency if best else None,
+        split_half=HalvesFound(congruence=half.congruence, passed=half.passed) if half else None,
+        holdout=HoldoutFound(relative_error=holdout.relative_error) if holdout else None,
+    )
+
+
+def _solver_row(row: StudyRow) -> Row:
+    cell = Cell(rank=row.rank, method=row.method, beta=row.beta, sparsity=row.asked_sparsity)
+    numbers = {name: getattr(row, name) for name in StudyRow.model_fields if name in Row.__dataclass_fields__}
+    return Row(cell=cell, **numbers)

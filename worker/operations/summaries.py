@@ -1,0 +1,101 @@
+"""The summary of a tensor: histogram, profile along every mode, counts. One pass over a memory map, chunk by chunk."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from solvers.tensor.products import Float64
+from solvers.tensor.scan import boxes
+from worker.owner_limits import FrozenModel
+
+BINS = 64
+# Points of a profile: a longer mode is averaged over groups of neighbours.
+LONGEST_PROFILE = 512
+
+
+class Histogram(FrozenModel):
+    """How many observed entries lie in each of equally wide bins from `min` to `max`; one bin if these are equal."""
+
+    min: float
+    max: float
+    counts: tuple[int, ...]
+
+
+class Profile(FrozenModel):
+    """The mean along one mode, over all indices of the others."""
+
+    mode: int = Field(description="counted from 1")
+    step: int = Field(description="so many neighbouring indices share a value; the last value may have fewer")
+    values: tuple[float | None, ...] = Field(description="mean of the observed entries; null where there are none")
+
+
+class Summary(FrozenModel):
+    """What is in a tensor. Missing entries (NaN) count nowhere else."""
+
+    observed: int
+    missing: int
+    negative: int
+    zero: int
+    mean: float
+    histogram: Histogram
+    profiles: tuple[Profile, ...]
+
+
+class _Profiles:
+    """Sums and counts of the observed entries, in groups of neighbouring indices of every axis."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.steps = [-(-length // LONGEST_PROFILE) for length in shape]
+        groups = [-(-length // step) for length, step in zip(shape, self.steps, strict=True)]
+        self.sums = [np.zeros(count) for count in groups]
+        self.counts = [np.zeros(count) for count in groups]
+
+    def add(self, box: tuple[slice, ...], entries: Float64, seen: NDArray[np.bool_] | None) -> None:
+        """`entries` are zero where `seen` is false; None if all are observed."""
+        for axis, (cut, length) in enumerate(zip(box, entries.shape, strict=True)):
+            others = tuple(other for other in range(entries.ndim) if other != axis)
+            group = np.arange(cut.start or 0, (cut.start or 0) + length) // self.steps[axis]
+            first, last = int(group[0]), int(group[-1]) + 1
+            observed = np.full(length, entries.size // length) if seen is None else seen.sum(axis=others)
+            for totals, parts in ((self.sums, entries.sum(axis=others)), (self.counts, observed)):
+                totals[axis][first:last] += np.bincount(group - first, weights=parts)
+
+    def of(self, axis: int, mode: int) -> Profile:
+        pairs = zip(self.sums[axis].tolist(), self.counts[axis].tolist(), strict=True)
+        means = tuple(total / count if count else None for total, count in pairs)
+        return Profile(mode=mode, step=self.steps[axis], values=means)
+
+
+def summarize(tensor: NDArray[Any], minimum: float, maximum: float) -> Summary:
+    """Of a contiguous tensor whose observed entries lie in this range; takes little memory, whatever its size."""
+    is_transposed = not tensor.flags.c_contiguous
+    stored = tensor.T if is_transposed else tensor
+    profiles, width = _Profiles(stored.shape), maximum - minimum
+    counts = np.zeros(BINS if width else 1, np.int64)
+    observed = negative = zero = 0
+    sums = []
+    for box in boxes(stored.shape):
+        entries = np.asarray(stored[box], np.float64)
+        missing = np.isnan(entries)
+        seen = ~missing if missing.any() else None
+        values = entries.ravel() if seen is None else entries[seen]
+        bins = np.clip((values - minimum) / (width or 1.0) * len(counts), 0, len(counts) - 1).astype(np.intp)
+        counts += np.bincount(bins, minlength=len(counts))
+        observed += values.size
+        negative += int(np.count_nonzero(values < 0))
+        zero += int(np.count_nonzero(values == 0))
+        sums.append(float(values.sum()))
+        profiles.add(box, entries if seen is None else np.where(seen, entries, 0.0), seen)
+    axes = range(tensor.ndim)
+    return Summary(
+        observed=observed,
+        missing=tensor.size - observed,
+        negative=negative,
+        zero=zero,
+        mean=math.fsum(sums) / observed,
+        histogram=Histogram(min=minimum, max=maximum, counts=tuple(counts.tolist())),
+        profiles=tuple(profiles.of(axes[-1 - axis] if is_transposed else axis, axis + 1) for axis in axes),
+    )

@@ -1,0 +1,155 @@
+"""A tensor's record and its bytes, together: keep an upload, delete a tensor, remove what nobody needs."""
+
+import hashlib
+import secrets
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from solvers import InvalidInput
+from worker.contract import Axes, TensorRecord
+from worker.errors import InvalidJob, QuotaReached
+from worker.operations.reservations import Reservation
+from worker.operations.samples import find_sample, sample_content
+from worker.operations.slices import Cut, Slice
+from worker.operations.summaries import summarize
+from worker.owner_limits import UNLIMITED, Limits
+from worker.records.records import Records
+from worker.store.protocol import OpenFile, Store, Upload
+
+# Values of a slice that comes alone: 512 × 512 for a heat map.
+LARGEST_SLICE = 1 << 18
+
+
+class TensorOperations:
+    def __init__(self, records: Records, store: Store) -> None:
+        self._records = records.tensors
+        self._store = store
+        self._adding_sample = threading.Lock()
+
+    def keep(
+        self,
+        upload: Upload,
+        owner: str,
+        name: str | None = None,
+        expected_sha256: str | None = None,
+        limits: Limits = UNLIMITED,
+        reservation: Reservation | None = None,
+    ) -> TensorRecord:
+        """Check what was uploaded, keep it and add its record, instead of what was reserved for it.
+
+        BadTensor if it cannot be decomposed, QuotaReached if the owner would store too much; nothing is left then.
+        """
+        sha256, facts = upload.keep(expected_sha256)
+        record = TensorRecord(
+            id=secrets.token_hex(8),
+            owner=owner,
+            name=name and name[:200],
+            shape=facts.shape,
+            dtype=facts.dtype,
+            nbytes=upload.nbytes,
+            sha256=sha256,
+            min=facts.min,
+            max=facts.max,
+            norm=facts.norm,
+            missing=facts.missing,
+            negative=facts.negative,
+            created_at=datetime.now(UTC),
+        )
+        try:
+            self._records.add(record, limits, reservation.id if reservation else "")
+        except QuotaReached:
+            upload.discard(self._records.is_content_unused)
+            raise
+        return record
+
+    def open_content(self, owner: str, id: str) -> OpenFile:
+        """The `.npy` file of a tensor."""
+        return self._store.open_content(self._records.get(owner, id).sha256)
+
+    def add_sample(
+        self, owner: str, name: str, limits: Limits = UNLIMITED, reservation: Reservation | None = None
+    ) -> tuple[TensorRecord, bool]:
+        """A sample as a tensor of the owner's, with labels: (record, False) if they have these bytes already."""
+        sample, content = find_sample(name), sample_content(name)
+        with self._adding_sample:  # two clicks make one tensor
+            found = self._records.list(owner, sha256=hashlib.sha256(content).hexdigest(), limit=1).items
+            if found:
+                return self._records.get_labelled(owner, found[0].id), False
+            if reservation is not None:
+                reservation.cover(len(content), 0)
+            with self._store.upload() as upload:
+                upload.write(content)
+                record = self.keep(upload, owner, sample.title, limits=limits, reservation=reservation)
+            try:
+                self._records.set_axes(owner, record.id, sample.axes, limits)
+            except QuotaReached:
+                self.delete(owner, record.id)
+                raise
+        return record.model_copy(update={"axes": sample.axes}), True
+
+    def slice(self, owner: str, id: str, fix: str, most: int) -> Slice:
+        """A slice: `fix` is like 1:3,4:0, and of every other mode at most `most` indices are kept."""
+        tensor = self._store.open_tensor(self._records.get(owner, id).sha256)
+        cut = Cut.of(fix, tensor.shape, most, LARGEST_SLICE)
+        return cut.slice(cut.entries(tensor))
+
+    def find_summary(self, owner: str, id: str) -> bytes | None:
+        """The summary of a tensor as JSON; None if nobody has asked for it yet."""
+        return self._store.summary(self._records.get(owner, id).sha256)
+
+    def summarize(self, owner: str, id: str) -> bytes:
+        """The same, computed and kept if there is none: that reads every entry of the tensor."""
+        record = self._records.get(owner, id)
+        found = self._store.summary(record.sha256)
+        if found is None:
+            summary = summarize(self._store.open_tensor(record.sha256), record.min, record.max)
+            found = summary.model_dump_json().encode()
+            self._store.save_summary(record.sha256, found)
+        return found
+
+    def set_axes(self, owner: str, id: str, axes: Axes, limits: Limits = UNLIMITED) -> None:
+        """Label the modes of a tensor. InvalidJob names everything that does not fit it."""
+        problems = [*_axes_problems(axes, self._records.get(owner, id).shape)]
+        if problems:
+            raise InvalidJob(problems)
+        self._records.set_axes(owner, id, axes, limits)
+
+    def delete(self, owner: str, id: str, unused_since: int | None = None) -> None:
+        """Delete a tensor; its bytes go with the last record that names them.
+
+        With `unused_since` (milliseconds, by the clock of Redis) only one that nobody has used after that.
+        """
+        sha256 = self._records.delete(owner, id, unused_since)
+        if sha256 is not None:
+            self.remove_content(sha256)
+
+    def remove_content(self, sha256: str) -> None:
+        """Remove bytes, unless a record names them."""
+        self._store.remove_tensor(sha256, self._records.is_content_unused)
+
+    def remove_abandoned_uploads(self) -> int:
+        """Remove uploads whose writer is gone, and bytes that were kept without a record; how many there were."""
+        abandoned = self._store.abandoned_uploads()
+        for item in abandoned:
+            if item.sha256 is not None:
+                self.remove_content(item.sha256)
+            self._store.remove_leftover(item)
+        return len(abandoned)
+
+
+def _axes_problems(axes: Axes, shape: tuple[int, ...]) -> Iterator[InvalidInput]:
+    """What does not fit the tensor, or is named twice."""
+    if len(axes) != len(shape):
+        problem = f"has {len(axes)} entries, the tensor has {len(shape)} modes"
+        yield InvalidInput("axes", problem, "give one entry for each mode, in their order")
+    for mode, (axis, length) in enumerate(zip(axes, shape, strict=False), start=1):
+        if len(axis.values) != length:
+            problem = f"has {len(axis.values)} entries, mode {mode} of the tensor has {length}"
+            yield InvalidInput(f"axes[{mode}].values", problem, "give one for each index of the mode")
+    names = [axis.name for axis in axes]
+    for mode, name in enumerate(names, start=1):
+        first = names.index(name) + 1
+        if first < mode:
+            problem = f"{name!r} is the name of mode {first} already"
+            yield InvalidInput(f"axes[{mode}].name", problem, "give every mode a name of its own")

@@ -1,0 +1,27 @@
+-- id, owner, tensor_id, initial, priority, method, request, key, digest, key milliseconds, live limit, stored limit, mask,
+-- fixed, folded name -> an outcome; 'made' and 'replayed' with what `read` gives of the job
+local id, owner, tensor, initial, priority, method, request, idempotency, digest, keep, live, stored, mask, fixed,
+  folded = unpack(ARGV)
+if redis.call('EXISTS', key('job', id)) == 1 then return { 'made', read(id, queue_lengths()) } end
+if idempotency ~= '' then
+  local earlier = redis.call('HMGET', idempotency, 'digest', 'job')
+  if earlier[1] and earlier[1] ~= digest then return { 'reused' } end
+  if earlier[1] then return { 'replayed', read(earlier[2], queue_lengths()) } end
+end
+local named = {
+  { 'tensor', tensor, 'tensor' }, { 'job', initial, 'initial' }, { 'tensor', mask, 'mask' }, { 'job', fixed, 'fixed' },
+}
+local refused = refusal(owner, named, live, stored)
+if refused then return refused end
+local inputs = { tensor_id = tensor }
+if initial ~= '' then inputs.initial = initial end
+if mask ~= '' then inputs.mask = mask end
+if fixed ~= '' then inputs.fixed = fixed end
+create(id, owner, priority, method, request, inputs, {})
+redis.call('HSET', names_of('job', owner), id, folded)
+if idempotency ~= '' then
+  redis.call('HSET', idempotency, 'digest', digest, 'job', id)
+  redis.call('PEXPIRE', idempotency, keep)
+  set(id, 'key', idempotency)
+end
+return { 'made', read(id, queue_lengths()) }

@@ -1,0 +1,343 @@
+-- Shared by every script: names of keys (the same as in keys.py), and the few moves a job can make.
+-- All state changes happen here, each inside one script, so that no reader ever sees half of one.
+local CRASHES = 3 -- attempts in a row that may die by themselves without advancing
+local LONG_SECONDS = 600 -- an attempt that died after so much computing counts a third: its sweeps are long
+
+local function key(kind, id) return 'ncp:' .. kind .. ':' .. id end
+local LEASES, WAITING, UNSETTLED = 'ncp:leases', 'ncp:waiting', 'ncp:unsettled'
+local SEQUENCE, SERVED, SERVING = 'ncp:sequence', 'ncp:served', 'ncp:serving'
+local QUEUED, COUNTS = 'ncp:queued', 'ncp:counts' -- since when each job waits; what has happened so often
+local OWNERS, WORKERS, DISCARDED = 'ncp:owners', 'ncp:workers', 'ncp:discarded'
+local UPLOADS = 'ncp:uploads' -- what each running upload has reserved
+
+local function now()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+local function field(id, name) return redis.call('HGET', key('job', id), name) end
+local function number(id, name) return tonumber(field(id, name) or 0) end
+local function set(id, ...) redis.call('HSET', key('job', id), ...) end
+
+-- What has happened on this server, for /metrics.
+local function tally(what, by) redis.call('HINCRBY', COUNTS, what, by) end
+
+-- What an owner has taken: bytes, ended jobs by state, computing seconds.
+local function count(owner, name, amount) redis.call('HINCRBY', key('usage', owner), name, amount) end
+
+local function stored_bytes(owner)
+  local found = redis.call('HMGET', key('usage', owner), 'tensor_bytes', 'result_bytes')
+  return tonumber(found[1] or 0) + tonumber(found[2] or 0)
+end
+
+local function of_study(study, name) return redis.call('HGET', key('study', study), name) end
+
+-- A study counts as one, however many of its runs are left.
+local function live_jobs(owner)
+  local live = redis.call('ZCARD', key('queue', owner)) + redis.call('SCARD', key('running', owner))
+  for _, study in ipairs(redis.call('SMEMBERS', key('live', owner))) do
+    live = live + 1 - tonumber(of_study(study, 'left'))
+  end
+  return live
+end
+
+-- What attempts that died have computed in vain counts as well.
+local function computed_seconds(id)
+  local progress = field(id, 'progress')
+  return math.max(progress and cjson.decode(progress).seconds or 0, number(id, 'spent'))
+end
+
+-- Only the holder of the newest claim may write, and only while the job runs.
+local function holds(id, fence)
+  if field(id, 'fence') == fence and field(id, 'state') == 'running' then return true end
+  tally('fenced_writes', 1)
+  return false
+end
+
+-- An event id is <last published iteration>-<changes since then>: it grows, and a stored history gives the same.
+-- Of a job that was settled as it ended, whoever watches is only told to read the store.
+local function announce(id, kind, payload)
+  local count = redis.call('HINCRBY', key('job', id), 'changes', 1)
+  local place = (field(id, 'published') or '0') .. '-' .. count
+  if field(id, 'settled') == '1' then kind, payload = 'stored', '' end
+  redis.call('XADD', key('events', id), place, 'kind', kind, 'payload', payload)
+end
+
+-- An event of a study; they are few, and stay as long as the study does.
+local function tell(study, kind, payload)
+  local count = redis.call('HINCRBY', key('study', study), 'events', 1)
+  redis.call('XADD', key('events', study), count .. '-0', 'kind', kind, 'payload', payload, 'of', 'study')
+end
+
+local function enter_study(study, state)
+  redis.call('HSET', key('study', study), 'state', state)
+  tell(study, 'state', '{"state":"' .. state .. '"}')
+end
+
+-- Its last run has ended. Only a study of which nothing succeeded has failed.
+local function end_study(study)
+  local owner, reference = of_study(study, 'owner'), of_study(study, 'reference')
+  local succeeded, failed = tonumber(of_study(study, 'succeeded')), tonumber(of_study(study, 'failed'))
+  local unfinished = tonumber(of_study(study, 'cancelled')) > 0 or of_study(study, 'validation') == 'cancelled'
+  local state = 'succeeded'
+  if unfinished and (of_study(study, 'cancel_requested') == '1' or succeeded == 0) then
+    state = 'cancelled'
+  elseif succeeded == 0 and failed > 0 then
+    state = 'failed'
+  end
+  redis.call('SREM', key('live', owner), study)
+  if reference then redis.call('SREM', key('users', reference), study) end
+  redis.call('HSET', key('study', study), 'finished_at', now())
+  enter_study(study, state)
+  tell(study, 'end', '')
+end
+
+-- A run has moved: its study counts it, begins with the first that runs and ends with the last that ends.
+local function move_in_study(study, id, before, state)
+  local record, validates = key('study', study), field(id, 'task') == 'validate'
+  if not validates then
+    if before then redis.call('HINCRBY', record, before, -1) end
+    redis.call('HINCRBY', record, state, 1)
+  end
+  if state == 'queued' then return end
+  if state == 'running' then
+    if of_study(study, 'state') == 'queued' then
+      redis.call('HSET', record, 'started_at', now())
+      enter_study(study, 'running')
+    end
+    return
+  end
+  local failure, left = field(id, 'error'), redis.call('HINCRBY', record, 'left', -1)
+  if validates then
+    redis.call('HSET', record, 'validation', state)
+  else
+    local place = { job_id = id, state = state, cell = number(id, 'cell'), total = tonumber(of_study(study, 'total')) }
+    place['repeat'] = number(id, 'repeat')
+    place.done = of_study(study, 'succeeded') + of_study(study, 'failed') + of_study(study, 'cancelled')
+    tell(study, 'run', cjson.encode(place))
+  end
+  if failure then redis.call('HSETNX', record, validates and 'validation_error' or 'error', failure) end
+  if left == 0 then end_study(study) end
+end
+
+local function enter(id, state)
+  local before, study = field(id, 'state'), field(id, 'study_id')
+  set(id, 'state', state)
+  announce(id, 'state', '{"state":"' .. state .. '","attempt":' .. number(id, 'attempt') .. '}')
+  if study then move_in_study(study, id, before, state) end
+end
+
+-- Higher priority first, then older first.
+local function enqueue(id)
+  local owner = field(id, 'owner')
+  local score = (10 - number(id, 'priority')) * 1e12 + number(id, 'sequence')
+  redis.call('ZADD', key('queue', owner), score, id)
+  redis.call('SADD', WAITING, owner)
+  redis.call('ZADD', QUEUED, now(), id)
+  enter(id, 'queued')
+end
+
+local function queue_lengths()
+  local lengths = {}
+  for _, owner in ipairs(redis.call('SMEMBERS', WAITING)) do lengths[owner] = redis.call('ZCARD', key('queue', owner)) end
+  return lengths
+end
+
+-- Owners take turns: of every other owner, as many jobs may come first as of the job's own. 0 unless it is queued.
+local function position(id, lengths)
+  local owner = field(id, 'owner')
+  local ahead = redis.call('ZRANK', key('queue', owner), id)
+  if not ahead then return 0 end
+  local place = 1 + ahead
+  for other, length in pairs(lengths) do
+    if other ~= owner then place = place + math.min(length, ahead) end
+  end
+  return place
+end
+
+-- A job as readers get it: its place in the queue, then its fields in turn.
+local function read(id, lengths)
+  local fields = redis.call('HGETALL', key('job', id))
+  table.insert(fields, 1, position(id, lengths))
+  return fields
+end
+
+local function leave_queue(id)
+  local owner = field(id, 'owner')
+  redis.call('ZREM', key('queue', owner), id)
+  redis.call('ZREM', QUEUED, id)
+  if redis.call('ZCARD', key('queue', owner)) == 0 then redis.call('SREM', WAITING, owner) end
+end
+
+local function leave_worker(id)
+  redis.call('ZREM', LEASES, id)
+  redis.call('SREM', key('running', field(id, 'owner')), id)
+  local batch = field(id, 'batch')
+  if batch then redis.call('SREM', key('batch', batch), id) end
+  redis.call('HDEL', key('job', id), 'phase', 'batch')
+end
+
+-- What a live job needs cannot be deleted: its tensor and mask, and the jobs whose factors it starts from or keeps.
+local function needs(id)
+  local list = {}
+  for _, name in ipairs({ 'tensor_id', 'mask', 'initial', 'fixed' }) do
+    local needed = field(id, name)
+    if needed then table.insert(list, key('users', needed)) end
+  end
+  return list
+end
+
+-- When a tensor was last uploaded, found by its digest, named by a job or read by one. Before that was recorded: now.
+local function use(tensor)
+  if redis.call('EXISTS', key('tensor', tensor)) == 1 then redis.call('HSET', key('tensor', tensor), 'used_at', now()) end
+end
+
+local function use_inputs(id)
+  use(field(id, 'tensor_id'))
+  local mask = field(id, 'mask')
+  if mask then use(mask) end
+end
+
+local function used_at(tensor)
+  redis.call('HSETNX', key('tensor', tensor), 'used_at', now())
+  return tonumber(redis.call('HGET', key('tensor', tensor), 'used_at'))
+end
+
+-- Names of an owner's records as they are searched: one reading for all of a list. The nameless have an empty one.
+local function names_of(kind, owner) return key('names', kind .. ':' .. owner) end
+
+-- The record is gone; the files go next. If whoever removes them dies, a later cleanup finds them by this.
+local function discard(kind, id) redis.call('ZADD', DISCARDED, now(), kind .. ':' .. id) end
+
+-- Labels are kept once, under their digest, for as long as the record of a tensor or of a job has them.
+local function unlabel(record)
+  local digest = redis.call('HGET', record, 'axes')
+  if not digest then return end
+  redis.call('HDEL', record, 'axes')
+  redis.call('SREM', key('labelled', digest), record)
+  if redis.call('SCARD', key('labelled', digest)) == 0 then redis.call('DEL', key('axes', digest)) end
+end
+
+local function label(record, digest)
+  redis.call('HSET', record, 'axes', digest)
+  redis.call('SADD', key('labelled', digest), record)
+end
+
+local function finish(id, state, result, failure)
+  leave_queue(id)
+  leave_worker(id)
+  for _, users in ipairs(needs(id)) do redis.call('SREM', users, id) end
+  use_inputs(id)
+  if result ~= '' then set(id, 'result', result) end
+  if failure ~= '' then set(id, 'error', failure) end
+  set(id, 'finished_at', now())
+  tally('ended_' .. state, 1)
+  if field(id, 'task') ~= 'validate' then count(field(id, 'owner'), state, 1) end
+  redis.call('HINCRBYFLOAT', key('usage', field(id, 'owner')), 'seconds', computed_seconds(id))
+  enter(id, state)
+  announce(id, 'end', '')
+  -- Of a run that never began there is nothing to store: its few events stay, thousands may be cancelled at once.
+  local never_began = field(id, 'study_id') and number(id, 'fence') == 0
+  if not never_began and field(id, 'settled') ~= '1' then redis.call('SADD', UNSETTLED, id) end
+end
+
+local function died(how)
+  return cjson.encode({
+    kind = 'system',
+    message = 'the job keeps dying without getting any further; the last time ' .. how,
+    remedy = 'check the log and the memory of the worker, then submit the job again',
+  })
+end
+
+-- An attempt died with its worker, or was killed from outside: back to the queue, to go on from its checkpoint.
+local function requeue(id)
+  if field(id, 'cancel_requested') == '1' then return finish(id, 'cancelled', '', '') end
+  leave_worker(id)
+  enqueue(id)
+end
+
+-- An attempt died by itself. Whoever advanced may try again; whoever never does is stopped. Deaths count in thirds.
+local function crash(id, how)
+  local reached = math.max(number(id, 'published'), number(id, 'checkpoint_iteration'))
+  local computed = computed_seconds(id) - number(id, 'claimed_spent')
+  local stalls = reached > number(id, 'claimed_from') and 0 or number(id, 'stalls') + (computed < LONG_SECONDS and 3 or 1)
+  set(id, 'stalls', stalls)
+  if stalls >= 3 * CRASHES and field(id, 'cancel_requested') ~= '1' then return finish(id, 'failed', '', died(how)) end
+  requeue(id)
+end
+
+-- A new job, queued. `inputs` are what it needs by field, `more` further fields of its record.
+local function create(id, owner, priority, method, request, inputs, more)
+  local tensor, sequence = inputs.tensor_id, redis.call('INCR', SEQUENCE)
+  set(id, 'id', id, 'owner', owner, 'sequence', sequence, 'priority', priority, 'method', method, 'sha256',
+    redis.call('HGET', key('tensor', tensor), 'sha256'), 'request', request, 'attempt', 0, 'fence', 0,
+    'published', 0, 'created_at', now())
+  for name, needed in pairs(inputs) do set(id, name, needed) end
+  if inputs.mask then set(id, 'mask_sha256', redis.call('HGET', key('tensor', inputs.mask), 'sha256')) end
+  if #more > 0 then set(id, unpack(more)) end
+  local axes = redis.call('HGET', key('tensor', tensor), 'axes')
+  if axes then label(key('job', id), axes) end
+  for _, users in ipairs(needs(id)) do redis.call('SADD', users, id) end
+  use_inputs(id)
+  if field(id, 'task') ~= 'validate' then redis.call('ZADD', key('jobs', owner), sequence, id) end
+  enqueue(id)
+end
+
+-- What a request names must be there, and the owner may have one more. `named` is a list of kind, id and word.
+local function refusal(owner, named, live, stored)
+  for _, one in ipairs(named) do
+    local kind, id, word = unpack(one)
+    if id ~= '' and redis.call('HGET', key(kind, id), 'owner') ~= owner then return { 'no ' .. word } end
+  end
+  if live ~= '' and live_jobs(owner) >= tonumber(live) then return { 'busy' } end
+  if stored ~= '' and stored_bytes(owner) >= tonumber(stored) then return { 'full', stored_bytes(owner) } end
+end
+
+-- Take a job from the queue for a worker; gives the fields of its record, with labels and what its study asks.
+local function take(id, worker, lease, batch)
+  local owner = field(id, 'owner')
+  leave_queue(id)
+  redis.call('SADD', key('running', owner), id)
+  redis.call('ZADD', LEASES, now() + lease, id)
+  redis.call('HINCRBY', key('job', id), 'fence', 1)
+  redis.call('HINCRBY', key('job', id), 'attempt', 1)
+  redis.call('HSETNX', key('job', id), 'started_at', now())
+  set(id, 'worker', worker, 'claimed_spent', computed_seconds(id), 'claimed_from',
+    math.max(number(id, 'published'), number(id, 'checkpoint_iteration')))
+  if batch then
+    set(id, 'batch', batch)
+    redis.call('SADD', key('batch', batch), id)
+  end
+  enter(id, 'running')
+  local claim, axes, study = redis.call('HGETALL', key('job', id)), field(id, 'axes'), field(id, 'study_id')
+  local function add(name, value)
+    if value then
+      table.insert(claim, name)
+      table.insert(claim, value)
+    end
+  end
+  if axes then add('labels', redis.call('GET', key('axes', axes))) end
+  if study then
+    add('reference_sha256', of_study(study, 'reference_sha256'))
+    add('reference_mode', of_study(study, 'reference_mode'))
+    if field(id, 'task') ~= 'run' then
+      add('study_request', of_study(study, 'asked'))
+      add('checked', of_study(study, 'checked'))
+    end
+  end
+  return claim
+end
+
+-- Delete the record of an ended job; its files go next.
+local function erase(id)
+  local owner, idempotency = field(id, 'owner'), field(id, 'key')
+  if idempotency and redis.call('HGET', idempotency, 'job') == id then redis.call('DEL', idempotency) end
+  if field(id, 'task') ~= 'validate' then count(owner, field(id, 'state'), -1) end
+  count(owner, 'result_bytes', 0 - number(id, 'nbytes'))
+  redis.call('ZREM', key('jobs', owner), id)
+  redis.call('HDEL', names_of('job', owner), id)
+  redis.call('SREM', UNSETTLED, id)
+  unlabel(key('job', id))
+  redis.call('DEL', key('job', id), key('events', id))
+  discard('job', id)
+end

@@ -1,0 +1,13 @@
+-- lease milliseconds -> queued, milliseconds the oldest has waited, running, live workers, then counters in turn
+local lease = ARGV[1]
+local queued = 0
+for _, owner in ipairs(redis.call('SMEMBERS', WAITING)) do queued = queued + redis.call('ZCARD', key('queue', owner)) end
+local oldest = redis.call('ZRANGE', QUEUED, 0, 0, 'WITHSCORES')[2]
+local answer = {
+  queued,
+  oldest and math.max(0, now() - oldest) or 0,
+  redis.call('ZCARD', LEASES),
+  redis.call('ZCOUNT', WORKERS, now() - lease, now() + lease),
+}
+for _, part in ipairs(redis.call('HGETALL', COUNTS)) do table.insert(answer, part) end
+return answer

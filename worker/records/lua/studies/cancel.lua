@@ -1,0 +1,14 @@
+-- owner, id, where to begin, how many runs to look at -> where to go on, or -1 at the end; -2 if there is no such study.
+-- From the first call on no run of it begins any more.
+local owner, id, from, many = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local state = of_study(id, 'state')
+if of_study(id, 'owner') ~= owner or state == 'deleted' then return -2 end
+if state ~= 'queued' and state ~= 'running' then return -1 end
+redis.call('HSET', key('study', id), 'cancel_requested', 1)
+local runs = redis.call('LRANGE', key('runs', id), from, from + many - 1)
+for _, run in ipairs(runs) do
+  local found = field(run, 'state')
+  if found == 'queued' or found == 'running' then set(run, 'cancel_requested', 1) end
+  if found == 'queued' then finish(run, 'cancelled', '', '') end
+end
+return #runs == many and from + many or -1

@@ -1,0 +1,14 @@
+-- id, owner, sha256, record, nbytes, stored limit, folded name, upload whose reservation this ends
+-- -> added, or full and what is stored
+local id, owner, sha256, record, nbytes, limit, folded, upload = unpack(ARGV)
+local stored = stored_bytes(owner)
+if limit ~= '' and stored + nbytes > tonumber(limit) then return { 'full', stored } end
+redis.call('HSET', key('tensor', id), 'owner', owner, 'sha256', sha256, 'nbytes', nbytes, 'record', record,
+  'used_at', now())
+redis.call('ZADD', key('tensors', owner), redis.call('INCR', SEQUENCE), id)
+redis.call('HSET', names_of('tensor', owner), id, folded)
+redis.call('SADD', key('content', sha256), id)
+redis.call('SADD', OWNERS, owner)
+count(owner, 'tensor_bytes', nbytes)
+if upload ~= '' then redis.call('HDEL', UPLOADS, upload) end
+return { 'added' }

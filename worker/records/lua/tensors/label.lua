@@ -1,0 +1,15 @@
+-- owner, id, digest, axes, stored limit -> labelled, missing, or full and what is stored. They count as bytes of the tensor.
+local owner, id, digest, axes, limit = unpack(ARGV)
+local record = key('tensor', id)
+if redis.call('HGET', record, 'owner') ~= owner then return { 'missing' } end
+local more = #axes - tonumber(redis.call('HGET', record, 'axes_nbytes') or 0)
+local stored = stored_bytes(owner)
+if limit ~= '' and more > 0 and stored + more > tonumber(limit) then return { 'full', stored } end
+unlabel(record)
+redis.call('SET', key('axes', digest), axes)
+label(record, digest)
+redis.call('HSET', record, 'axes_nbytes', #axes)
+redis.call('HINCRBY', record, 'nbytes', more)
+count(owner, 'tensor_bytes', more)
+use(id)
+return { 'labelled' }

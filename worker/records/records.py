@@ -1,0 +1,65 @@
+"""Records: all that the server keeps in Redis, besides the messages of the Celery broker."""
+
+from typing import Self
+
+from redis.exceptions import ResponseError
+
+from worker.config import Configuration
+from worker.contract import Health
+from worker.errors import Unavailable
+from worker.records.events import EventRecords
+from worker.records.expired import ExpiredRecords
+from worker.records.jobs import JobRecords
+from worker.records.redis.connection import RedisConnection
+from worker.records.stats import StatsRecords
+from worker.records.studies import StudyRecords
+from worker.records.tensors import TensorRecords
+from worker.records.uploads import UploadRecords
+from worker.records.workers import WorkerRecords
+
+DURABILITY = ("appendonly", "appendfsync", "maxmemory-policy")
+
+
+class Records:
+    """What every process may do with records. Only those that run jobs can claim them: see `ExecutionRecords`."""
+
+    def __init__(self, connection: RedisConnection) -> None:
+        self._redis = connection
+        self.tensors = TensorRecords(connection)
+        self.jobs = JobRecords(connection)
+        self.studies = StudyRecords(connection)
+        self.events = EventRecords(connection, self.jobs, self.studies)
+        self.stats = StatsRecords(connection)
+        self.workers = WorkerRecords(connection)
+        self.expired = ExpiredRecords(connection)
+        self.uploads = UploadRecords(connection)
+
+    @classmethod
+    def of(cls, configuration: Configuration, patience_seconds: float = 5.0) -> Self:
+        return cls(RedisConnection.of(configuration, patience_seconds))
+
+    def close(self) -> None:
+        self._redis.close()
+
+    def ping(self) -> Health:
+        """Whether Redis answers and keeps what it is given, and how many workers are alive."""
+        try:
+            live = self.workers.live_count()
+        except Unavailable:
+            return Health(reachable=False, appendonly=False, appendfsync_always=False, noeviction=False, live_workers=0)
+        found = self._durability()
+        return Health(
+            reachable=True,
+            appendonly=found.get("appendonly") == "yes",
+            appendfsync_always=found.get("appendfsync") == "always",
+            noeviction=found.get("maxmemory-policy") == "noeviction",
+            live_workers=live,
+        )
+
+    def _durability(self) -> dict[str, str]:
+        """Empty where a hosted Redis does not answer this: then nothing is promised."""
+        try:
+            found: dict[str, str] = self._redis.command("CONFIG GET", *DURABILITY)
+        except ResponseError:
+            return {}
+        return found

@@ -1,0 +1,106 @@
+"""The connection to Redis: commands, scripts by name, and one error for every way in which it can be away."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.resources import files
+from typing import Any, Self
+
+import redis
+from redis.backoff import ConstantBackoff
+from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+from redis.retry import Retry
+
+from worker.config import Configuration
+from worker.errors import Unavailable
+
+# Answers of a Redis that is there but cannot write: its disk or memory is full, it is still loading, it is a replica.
+UNABLE = ("MISCONF", "OOM", "LOADING", "READONLY", "NOREPLICAS", "MASTERDOWN")
+AWAY = (ConnectionError, TimeoutError)
+
+
+def connect(configuration: Configuration, patience_seconds: float = 5.0) -> "redis.Redis":
+    """Make one client with a pool. It reconnects by itself, and gives up a call after `patience_seconds` of silence.
+
+    Only a broken connection is tried again at once: one that was idle while Redis was restarted is found broken.
+    """
+    if configuration.redis_url is None:
+        raise Unavailable("no Redis is configured: set NCP_REDIS_URL, or start everything with `ncp serve`")
+    return redis.Redis.from_url(
+        configuration.redis_url,
+        decode_responses=True,
+        socket_timeout=patience_seconds,
+        socket_connect_timeout=2,
+        health_check_interval=0,
+        retry=Retry(ConstantBackoff(0.05), 1, (ConnectionError,)),
+    )
+
+
+@contextmanager
+def translate_redis_errors() -> Iterator[None]:
+    """Unavailable for every way in which Redis cannot be used."""
+    try:
+        yield
+    except AWAY as error:
+        raise Unavailable(f"Redis cannot be used: {error}") from error
+    except ResponseError as error:
+        if str(error).startswith(UNABLE):
+            raise Unavailable(f"Redis cannot be used: {error}") from error
+        raise
+
+
+class RedisConnection:
+    """Scripts and commands on one Redis. Every kind of record holds it; safe to use from many threads."""
+
+    def __init__(self, client: "redis.Redis", configuration: Configuration) -> None:
+        self.client = client
+        self.configuration = configuration
+
+    @classmethod
+    def of(cls, configuration: Configuration, patience_seconds: float = 5.0) -> Self:
+        return cls(connect(configuration, patience_seconds), configuration)
+
+    def script(self, name: str, *arguments: str | int) -> Any:
+        """Run `lua/<name>.lua`; Redis keeps it by its digest, so only the first call sends the text."""
+        script = self.client.register_script(_source(name))
+        with translate_redis_errors():
+            return script(keys=[], args=list(arguments))
+
+    def command(self, command: str, *arguments: str | int) -> Any:
+        with translate_redis_errors():
+            return self.client.execute_command(command, *arguments)  # type: ignore[no-untyped-call]
+
+    def commands(self, commands: Iterable[Sequence[str | int]]) -> list[Any]:
+        """The answers to many commands, in one round trip."""
+        with translate_redis_errors():
+            pipe = self.client.pipeline(transaction=False)
+            for command in commands:
+                pipe.execute_command(*command)  # type: ignore[no-untyped-call]
+            return list(pipe.execute())
+
+    def hashes(self, names: Iterable[str]) -> list[dict[str, str]]:
+        """Those that are still there."""
+        return [fields for fields in self.commands(("HGETALL", name) for name in names) if fields]
+
+    def now(self) -> int:
+        """The time of Redis in milliseconds: all times in records are by this clock."""
+        seconds, microseconds = self.command("TIME")
+        return int(seconds) * 1000 + int(microseconds) // 1000
+
+    @property
+    def lease_milliseconds(self) -> int:
+        return int(self.configuration.lease_seconds * 1000)
+
+    def close(self) -> None:
+        self.client.close()
+
+
+def below(cursor: str | None) -> str:
+    """Where a list continues, as a bound of Redis; from the top without a cursor, or with one that we never gave."""
+    return f"({cursor}" if cursor is not None and cursor.isdecimal() else "+inf"
+
+
+@cache
+def _source(name: str) -> str:
+    folder = files("worker.records") / "lua"
+    return (folder / "state_machine.lua").read_text() + (folder / f"{name}.lua").read_text()

@@ -1,0 +1,109 @@
+"""Names of the Redis keys. `lua/state_machine.lua` has the same names for the scripts, and a test compares the two."""
+
+PREFIX = "ncp:"
+SEQUENCE = PREFIX + "sequence"
+# When each owner was served last, and a counter for that.
+SERVED = PREFIX + "served"
+SERVING = PREFIX + "serving"
+LEASES = PREFIX + "leases"
+WAITING = PREFIX + "waiting"
+UNSETTLED = PREFIX + "unsettled"
+WORKERS = PREFIX + "workers"
+QUEUED = PREFIX + "queued"
+COUNTS = PREFIX + "counts"
+OWNERS = PREFIX + "owners"
+# Jobs and contents whose record was deleted, by time, until their files are gone for certain.
+DISCARDED = PREFIX + "discarded"
+# What each running upload has reserved.
+UPLOADS = PREFIX + "uploads"
+# Which worker has the turn to clean up; the name is older than the word.
+TIDIED = PREFIX + "tidied"
+# What Celery keeps in the same Redis.
+BROKER = PREFIX + "broker:"
+
+
+def tensor(id: str) -> str:
+    return f"{PREFIX}tensor:{id}"
+
+
+def tensors(owner: str) -> str:
+    return f"{PREFIX}tensors:{owner}"
+
+
+def content(sha256: str) -> str:
+    return f"{PREFIX}content:{sha256}"
+
+
+def job(id: str) -> str:
+    return f"{PREFIX}job:{id}"
+
+
+def jobs(owner: str) -> str:
+    return f"{PREFIX}jobs:{owner}"
+
+
+def study(id: str) -> str:
+    return f"{PREFIX}study:{id}"
+
+
+def studies(owner: str) -> str:
+    return f"{PREFIX}studies:{owner}"
+
+
+def live_studies(owner: str) -> str:
+    return f"{PREFIX}live:{owner}"
+
+
+def runs(study_id: str) -> str:
+    """The jobs of a study, in the order in which they were planned."""
+    return f"{PREFIX}runs:{study_id}"
+
+
+def batch(token: str) -> str:
+    """The runs that one process has claimed together and not ended yet."""
+    return f"{PREFIX}batch:{token}"
+
+
+def stream(id: str) -> str:
+    """The events of a job or of a study."""
+    return f"{PREFIX}events:{id}"
+
+
+def queue(owner: str) -> str:
+    return f"{PREFIX}queue:{owner}"
+
+
+def dependents(id: str) -> str:
+    """The live jobs that need this tensor or job."""
+    return f"{PREFIX}users:{id}"
+
+
+def idempotency(owner: str, digest: str) -> str:
+    return f"{PREFIX}key:{owner}:{digest}"
+
+
+def axes(digest: str) -> str:
+    """Labels, stored once under their digest."""
+    return f"{PREFIX}axes:{digest}"
+
+
+def labelled(digest: str) -> str:
+    """The records of tensors and jobs that have these labels."""
+    return f"{PREFIX}labelled:{digest}"
+
+
+def names(kind: str, owner: str) -> str:
+    """Names of an owner's jobs or tensors as they are searched, by id."""
+    return f"{PREFIX}names:{kind}:{owner}"
+
+
+def running(owner: str) -> str:
+    return f"{PREFIX}running:{owner}"
+
+
+def usage(owner: str) -> str:
+    return f"{PREFIX}usage:{owner}"
+
+
+def request_tokens(owner: str) -> str:
+    return f"{PREFIX}rate:{owner}"

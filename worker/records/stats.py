@@ -1,0 +1,102 @@
+"""Statistics: what each owner has taken, request tokens, and the queue of the whole server."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from worker.contract import Allowance, Job, JobCounts, Usage
+from worker.records.jobs import job_from
+from worker.records.redis import keys
+from worker.records.redis.connection import RedisConnection
+
+# So many seconds' worth of requests may come at once.
+WINDOW_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class QueueStats:
+    """The queue of the whole server, its workers, and what has happened how often."""
+
+    queued: int
+    oldest_queued_seconds: float
+    running: int
+    live_workers: int
+    counts: Mapping[str, int]
+
+
+class StatsRecords:
+    def __init__(self, connection: RedisConnection) -> None:
+        self._redis = connection
+
+    def usage(self, owner: str) -> Usage:
+        return self.usages([owner])[0]
+
+    def usages(self, owners: Sequence[str]) -> list[Usage]:
+        """Of each owner, in two round trips for all of them."""
+        found = self._redis.commands(
+            command
+            for owner in owners
+            for command in (
+                ("HGETALL", keys.usage(owner)),
+                ("ZCARD", keys.queue(owner)),
+                ("SMEMBERS", keys.running(owner)),
+                ("SCARD", keys.live_studies(owner)),
+            )
+        )
+        seconds = self._running_seconds([id for running in found[2::4] for id in running])
+        columns = zip(owners, found[::4], found[1::4], found[2::4], found[3::4], strict=True)
+        return [_usage(*parts, seconds) for parts in columns]
+
+    def owners(self) -> set[str]:
+        """Everybody who has ever kept a tensor here."""
+        return set(self._redis.command("SMEMBERS", keys.OWNERS))
+
+    def take_request_token(self, owner: str, per_second: float) -> Allowance:
+        """Count one request; refused ones do not count."""
+        quota = max(1, math.floor(per_second * WINDOW_SECONDS))
+        granted, left, wait = self._redis.script("stats/take_request", owner, quota, repr(per_second))
+        return Allowance(
+            granted=bool(granted),
+            quota=quota,
+            window_seconds=math.ceil(quota / per_second),
+            left=left,
+            wait_seconds=max(1, wait),
+        )
+
+    def queue(self) -> QueueStats:
+        """One script of a few short commands, however many jobs there are."""
+        queued, oldest, running, live, *flat = self._redis.script("stats/overview", self._redis.lease_milliseconds)
+        counts = {name: int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+        return QueueStats(queued, max(0.0, oldest / 1000), running, live, counts)
+
+    def running_jobs(self) -> list[Job]:
+        """The jobs that are running now, the one that began first at the top."""
+        ids = self._redis.command("ZRANGE", keys.LEASES, 0, -1)
+        found = [job_from(fields, None) for fields in self._redis.hashes(map(keys.job, ids))]
+        return sorted(found, key=lambda job: job.started_at or job.created_at)
+
+    def _running_seconds(self, ids: Sequence[str]) -> dict[str, float]:
+        """Computing time so far of jobs that have not ended."""
+        found = self._redis.commands(("HMGET", keys.job(id), "progress", "spent") for id in ids)
+        return {id: _seconds(*fields) for id, fields in zip(ids, found, strict=True)}
+
+
+def _seconds(progress: str | None, spent: str | None) -> float:
+    return max(json.loads(progress)["seconds"] if progress else 0.0, float(spent or 0))
+
+
+def _usage(
+    owner: str, counts: dict[str, str], queued: int, running: set[str], studies: int, seconds: dict[str, float]
+) -> Usage:
+    tensors, results = int(counts.get("tensor_bytes", 0)), int(counts.get("result_bytes", 0))
+    ended = {state: int(counts.get(state, 0)) for state in ("succeeded", "failed", "cancelled")}
+    return Usage(
+        owner=owner,
+        stored_bytes=tensors + results,
+        tensor_bytes=tensors,
+        result_bytes=results,
+        jobs=JobCounts(queued=queued, running=len(running), **ended),
+        live_studies=studies,
+        computing_seconds=float(counts.get("seconds", 0)) + sum(seconds.get(id, 0.0) for id in running),
+    )

@@ -1,0 +1,246 @@
+"""Records of studies: submit, get, list, cancel, delete; the records of their runs are those of jobs."""
+
+import json
+import math
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from solvers.studies.settings import ComparisonSettings
+from worker.contract import TERMINAL, JobResult, Page, Task
+from worker.errors import InUse, NotFound, StudyNotFinished
+from worker.owner_limits import UNLIMITED, Limits
+from worker.records.jobs import Fields, check_submitted, digest_of, key_name, replayed, time_of
+from worker.records.redis import keys
+from worker.records.redis.connection import RedisConnection, below
+from worker.study_contract import ChooseRequest, CompareFields, Measures, Study, StudyRequest
+
+# Runs that one script ends or deletes: some milliseconds, for which others wait.
+BATCH = 500
+
+
+class PlannedRun(NamedTuple):
+    """A run of a study, before it has a record."""
+
+    task: Task
+    method: str
+    cell: int
+    repeat: int
+    shared: bool
+    request: str
+
+
+class RunRecord(NamedTuple):
+    """What a table needs of a run."""
+
+    id: str
+    cell: int
+    repeat: int
+    state: str
+    result: JobResult | None
+    error: str | None
+    measures: Measures
+
+
+class StudyRecords:
+    def __init__(self, connection: RedisConnection) -> None:
+        self._redis = connection
+
+    def submit(
+        self,
+        owner: str,
+        request: StudyRequest,
+        planned: Sequence[PlannedRun],
+        shape: Sequence[int],
+        key: str | None = None,
+        limits: Limits = UNLIMITED,
+    ) -> tuple[Study, bool]:
+        """Queue all runs in one step; durable when this returns. The same key and body give the same: (study, True)."""
+        named = _named(request)
+        reference = request.reference if isinstance(request, CompareFields) else None
+        flat: list[str | int] = []
+        for run in planned:
+            flat += [secrets.token_hex(10), run.task, run.method, run.cell, run.repeat, int(run.shared), run.request]
+        outcome, *found = self._redis.script(
+            "studies/submit",
+            secrets.token_hex(10),
+            owner,
+            request.kind,
+            json.dumps({"name": request.name, "request": request.told(), "shape": shape}),
+            _asked(request),
+            request.priority,
+            key_name(owner, key) if key is not None else "",
+            digest_of(request),
+            int(self._redis.configuration.idempotency_hours * 3_600_000),
+            limits.live_jobs or "",
+            limits.stored_bytes or "",
+            *(named[word] for word in ("tensor", "initial", "mask", "fixed", "reference")),
+            reference.mode if reference else "",
+            *flat,
+        )
+        check_submitted(outcome, found, limits, named)
+        return self.get(owner, found[0]), outcome == "replayed"
+
+    def replay(self, owner: str, request: StudyRequest, key: str) -> Study | None:
+        """The study that this key has made already."""
+        id = replayed(self._redis, owner, key, digest_of(request), "study")
+        return None if id is None else self.get(owner, id)
+
+    def get(self, owner: str, id: str) -> Study:
+        """NotFound if there is none, or it is another owner's. Without its table."""
+        study = self.find(id)
+        if study.owner != owner:
+            raise NotFound("study", id)
+        return study
+
+    def find(self, id: str) -> Study:
+        """Whoever it belongs to."""
+        fields = self._redis.command("HGETALL", keys.study(id))
+        if not fields or fields["state"] == "deleted":
+            raise NotFound("study", id)
+        return self._study(fields)
+
+    def list(self, owner: str, limit: int = 50, cursor: str | None = None) -> Page[Study]:
+        """The newest first, without tables."""
+        bounds = (below(cursor), "-inf", "WITHSCORES", "LIMIT", 0, limit + 1)
+        found = self._redis.command("ZREVRANGEBYSCORE", keys.studies(owner), *bounds)
+        fields = self._redis.hashes(keys.study(id) for id, _ in found[:limit])
+        following = str(int(found[limit - 1][1])) if len(found) > limit else None
+        items = (self._study(one) for one in fields if one["state"] != "deleted")
+        return Page[Study](items=tuple(study.model_copy(update={"choice": None}) for study in items), next=following)
+
+    def cancel(self, owner: str, id: str) -> Study:
+        """No run begins any more, those that run end after their sweep; what is done stays."""
+        place = 0
+        while place >= 0:
+            place = self._redis.script("studies/cancel", owner, id, place, BATCH)
+        if place == -2:
+            raise NotFound("study", id)
+        return self.get(owner, id)
+
+    def delete(self, owner: str, id: str) -> None:
+        """Delete an ended study. Its runs are still there: `erase` deletes them."""
+        outcome = self._redis.script("studies/delete", owner, id)
+        if outcome == "missing":
+            raise NotFound("study", id)
+        if outcome == "live":
+            raise StudyNotFinished(id)
+        if outcome == "used":
+            raise InUse("study", id)
+
+    def erase(self, id: str) -> Sequence[str]:
+        """Delete the records of some runs of a deleted study, whose files go next; none once all are gone."""
+        erased: list[str] = self._redis.script("studies/erase", id, BATCH)
+        return erased
+
+    # What tables and pictures are made of
+
+    def grid(self, id: str) -> ComparisonSettings:
+        """What a comparison asks."""
+        return ComparisonSettings.model_validate_json(self._redis.command("HGET", keys.study(id), "asked"))
+
+    def shape(self, id: str) -> tuple[int, ...]:
+        """Of the tensor of a study, which may have been deleted since."""
+        return tuple(json.loads(self._redis.command("HGET", keys.study(id), "told"))["shape"])
+
+    def checked(self, id: str) -> tuple[float, ...]:
+        """What the validations of a comparison have found so far."""
+        return tuple(json.loads(self._redis.command("HGET", keys.study(id), "checked") or "[]"))
+
+    def runs(self, id: str) -> Sequence[RunRecord]:
+        """Every run, in the order in which they were planned."""
+        names = ("cell", "repeat", "state", "result", "error", "measures", "task")
+        ids = self._redis.command("LRANGE", keys.runs(id), 0, -1)
+        found = self._redis.commands(("HMGET", keys.job(run), *names) for run in ids)
+        return [_run(run, fields) for run, fields in zip(ids, found, strict=True) if fields[-1] in ("run", "choose")]
+
+    def matches(self, id: str) -> dict[int, tuple[float, ...]]:
+        """The factor matches between the repeats of those cells that were compared once and for all."""
+        found = self._redis.command("HGET", keys.study(id), "matches")
+        return {int(cell): tuple(values) for cell, values in json.loads(found or "{}").items()}
+
+    def keep_matches(self, id: str, matches: Mapping[int, Sequence[float]]) -> None:
+        """Keep them for the next reader: of runs that have ended they do not change."""
+        if self._redis.command("EXISTS", keys.study(id)):
+            self._redis.command("HSET", keys.study(id), "matches", json.dumps(matches))
+
+    def _study(self, fields: Fields) -> Study:
+        told: dict[str, Any] = json.loads(fields["told"])
+        total, ended = int(fields["total"]), sum(int(fields[state]) for state in TERMINAL)
+        progress = float(fields.get("progress", 0)) if fields["kind"] == "choose" else ended / total
+        job_id = self._redis.command("LINDEX", keys.runs(fields["id"]), 0) if fields["kind"] == "choose" else None
+        result = self._redis.command("HGET", keys.job(job_id), "result") if job_id else None
+        over = fields["state"] in TERMINAL
+        return Study.model_validate(
+            {
+                "id": fields["id"],
+                "owner": fields["owner"],
+                "name": told["name"],
+                "kind": fields["kind"],
+                "tensor_id": fields["tensor_id"],
+                "priority": int(fields["priority"]),
+                "request": told["request"],
+                "state": fields["state"],
+                "runs": {
+                    "total": total,
+                    **{
+                        state: int(fields[state]) for state in ("queued", "running", "succeeded", "failed", "cancelled")
+                    },
+                },
+                "progress": 1.0 if fields["state"] == "succeeded" else progress,
+                "stage": fields.get("stage"),
+                "seconds_left": None if over else self._seconds_left(fields, progress),
+                "advice": json.loads(fields["advice"]) if "advice" in fields else None,
+                "choice": json.loads(fields["choice"]) if "choice" in fields else None,
+                "result": None if result is None else json.loads(result),
+                "job_id": job_id,
+                "error": json.loads(_error(fields)),
+                "cancel_requested": fields.get("cancel_requested") == "1",
+                "created_at": time_of(fields, "created_at"),
+                "started_at": time_of(fields, "started_at"),
+                "finished_at": time_of(fields, "finished_at"),
+            }
+        )
+
+    def _seconds_left(self, fields: Fields, progress: float) -> float | None:
+        """As long again for what is left as for what is done."""
+        if "started_at" not in fields or progress <= 0:
+            return None
+        passed = max(0.0, (self._redis.now() - int(fields["started_at"])) / 1000)
+        return math.ceil(10 * passed * (1 - progress) / progress) / 10
+
+
+def _error(fields: Fields) -> str:
+    """Of a study that failed, its first; else what kept it from being validated. As JSON."""
+    return fields.get("error" if fields["state"] == "failed" else "validation_error", "null")
+
+
+def _run(id: str, fields: Sequence[str | None]) -> RunRecord:
+    cell, repeat, state, result, error, measures, _ = fields
+    return RunRecord(
+        id,
+        int(cell or 0),
+        int(repeat or 0),
+        state or "",
+        None if result is None else JobResult.model_validate_json(result),
+        None if error is None else json.loads(error)["message"],
+        Measures() if not measures else Measures.model_validate_json(measures),
+    )
+
+
+def _asked(request: StudyRequest) -> str:
+    """What the solvers are asked, complete, so that later defaults do not change old studies."""
+    if isinstance(request, ChooseRequest):
+        return request.settings().model_dump_json(by_alias=True)
+    return request.grid.model_dump_json(by_alias=True)
+
+
+def _named(request: StudyRequest) -> dict[str, str]:
+    """What a request names, empty where it names nothing."""
+    found = {"tensor": request.tensor_id, "initial": "", "mask": "", "fixed": "", "reference": ""}
+    if isinstance(request, CompareFields):
+        for word in ("initial", "mask", "fixed", "reference"):
+            named = getattr(request, word)
+            if named is not None:
+                found[word] = named.tensor_id if word in ("mask", "reference") else named.job_id
+    return found

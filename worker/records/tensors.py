@@ -1,0 +1,119 @@
+"""Records of tensors: who uploaded what, how its modes are labelled, and which bytes a record still names."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+
+from worker.contract import Axes, Axis, Page, TensorRecord
+from worker.errors import InUse, NotFound, QuotaReached
+from worker.owner_limits import UNLIMITED, Limits
+from worker.records.redis import keys
+from worker.records.redis.connection import RedisConnection
+from worker.records.redis.lists import find_page, folded
+
+
+class TensorRecords:
+    def __init__(self, connection: RedisConnection) -> None:
+        self._redis = connection
+
+    def add(self, record: TensorRecord, limits: Limits = UNLIMITED, upload: str = "") -> None:
+        """QuotaReached if the owner would then store more than they may. What its upload has reserved is free again."""
+        limit = limits.stored_bytes
+        outcome, *stored = self._redis.script(
+            "tensors/add",
+            record.id,
+            record.owner,
+            record.sha256,
+            record.model_dump_json(),
+            record.nbytes,
+            "" if limit is None else limit,
+            folded(record.name),
+            upload,
+        )
+        if outcome == "full" and limit is not None:
+            raise QuotaReached(limit, stored[0], record.nbytes)
+
+    def get(self, owner: str, id: str) -> TensorRecord:
+        """NotFound if there is none, or it is another owner's."""
+        for record in self._existing([id]):
+            if record.owner == owner:
+                return record
+        raise NotFound("tensor", id)
+
+    def get_labelled(self, owner: str, id: str) -> TensorRecord:
+        """The same, with the labels of its modes."""
+        record = self.get(owner, id)
+        return record.model_copy(update={"axes": self._axes(keys.tensor(id))})
+
+    def set_axes(self, owner: str, id: str, axes: Axes, limits: Limits = UNLIMITED) -> None:
+        """Keep labels, instead of those before. QuotaReached if the owner would then store more than they may."""
+        text, limit = json.dumps([axis.model_dump() for axis in axes]), limits.stored_bytes
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        outcome, *stored = self._redis.script("tensors/label", owner, id, digest, text, "" if limit is None else limit)
+        if outcome == "missing":
+            raise NotFound("tensor", id)
+        if outcome == "full" and limit is not None:
+            raise QuotaReached(limit, stored[0])
+
+    def axes_of_job(self, id: str) -> Axes | None:
+        """The labels that the tensor had when the job was submitted."""
+        return self._axes(keys.job(id))
+
+    def _axes(self, record: str) -> Axes | None:
+        digest = self._redis.command("HGET", record, "axes")
+        return None if digest is None else axes_from(self._redis.command("GET", keys.axes(digest)))
+
+    def rename(self, owner: str, id: str, name: str | None) -> TensorRecord:
+        """Give a tensor another name, or none. Nothing else of a record ever changes."""
+        record = self.get(owner, id).model_copy(update={"name": name})
+        if not self._redis.script("tensors/rename", owner, id, record.model_dump_json(), folded(name)):
+            raise NotFound("tensor", id)
+        return self.get_labelled(owner, id)
+
+    def list(
+        self,
+        owner: str,
+        sha256: str | None = None,
+        name: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[TensorRecord]:
+        """The newest first, `name` by a part of it; with `sha256`, those of these very bytes, on one page."""
+        if sha256 is not None:
+            return Page[TensorRecord](items=self._same_content(owner, sha256, name, limit), next=None)
+        found = find_page(self._redis, "tensor", owner, {}, name, limit, cursor)
+        return Page[TensorRecord](items=self._existing(found.ids), next=found.next)
+
+    def delete(self, owner: str, id: str, unused_since: int | None = None) -> str | None:
+        """Delete the record; its SHA-256 if no record names these bytes any more.
+
+        With `unused_since` (milliseconds, by the clock of Redis) only a tensor that nobody has used after that.
+        """
+        outcome, *sha256 = self._redis.script("tensors/delete", owner, id, "" if unused_since is None else unused_since)
+        if outcome == "missing":
+            raise NotFound("tensor", id)
+        if outcome == "used":
+            raise InUse("tensor", id)
+        return sha256[0] if sha256 else None
+
+    def is_content_unused(self, sha256: str) -> bool:
+        """Whether no record names these bytes."""
+        return int(self._redis.command("SCARD", keys.content(sha256))) == 0
+
+    def _same_content(self, owner: str, sha256: str, name: str | None, limit: int) -> tuple[TensorRecord, ...]:
+        everybodys = self._existing(self._redis.command("SMEMBERS", keys.content(sha256)))
+        own = [record for record in everybodys if record.owner == owner and folded(name) in folded(record.name)]
+        newest = sorted(own, key=lambda record: record.created_at, reverse=True)[:limit]
+        for record in newest:
+            self._redis.script("tensors/use", record.id)  # the caller relies on it instead of uploading again
+        return tuple(newest)
+
+    def _existing(self, ids: Iterable[str]) -> tuple[TensorRecord, ...]:
+        """Without those that were deleted meanwhile."""
+        texts = self._redis.commands(("HGET", keys.tensor(id), "record") for id in ids)
+        return tuple(TensorRecord.model_validate_json(text) for text in texts if text)
+
+
+def axes_from(text: str | None) -> Axes | None:
+    """Labels as Redis keeps them."""
+    return None if text is None else tuple(Axis.model_validate(axis) for axis in json.loads(text))

@@ -1,0 +1,199 @@
+"""Files on the disk: written whole or not at all, private, locked, measured, removed."""
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from worker.errors import StoreFull, StoreUnavailable
+
+# Only the account that runs the server reads what its users uploaded.
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+CHUNK = 1 << 20
+# Files that somebody may put into a folder while it is removed.
+WRITERS = 10
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# Of a disk that fails, is mounted read-only, or lies on a machine that does not answer.
+AWAY = {
+    errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ETIMEDOUT,
+    errno.EHOSTDOWN, errno.EREMOTEIO, errno.EUCLEAN, errno.ENOMEDIUM,
+}  # fmt: skip
+
+
+def is_away(error: OSError) -> bool:
+    """Whether the disk failed, and not what was asked of it."""
+    return isinstance(error, StoreUnavailable) or error.errno in AWAY
+
+
+@contextmanager
+def translate_disk_errors() -> Iterator[None]:
+    """StoreFull or StoreUnavailable where the disk failed, and not what was asked of it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise StoreFull(error.errno, "the disk has no room left") from error
+        if is_away(error):
+            raise StoreUnavailable(error.errno, f"the disk cannot be used: {os.strerror(error.errno or 0)}") from error
+        raise
+
+
+def private_folder(path: Path) -> Path:
+    """The folder, made if it is missing, with its parents."""
+    with translate_disk_errors():
+        path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
+    return path
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a whole folder at once: no reader finds half of it. Others may be removing it too.
+
+    It is moved aside before anybody asks what it is: another may put it there, or remove it, between asking and acting.
+    """
+    aside = path.with_name(f".{path.name.removeprefix('.')}.{secrets.token_hex(4)}")
+    with suppress(FileNotFoundError):
+        path.rename(aside)
+        if aside.is_dir():
+            _remove_folder(aside, WRITERS)
+        else:
+            aside.unlink()
+
+
+def _remove_folder(path: Path, tries: int) -> None:
+    """Try again if somebody was just putting a file into it: the next one does not find the folder any more."""
+    try:
+        shutil.rmtree(path, onerror=_ignore_missing)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY or tries == 1:
+            raise
+        _remove_folder(path, tries - 1)
+
+
+def _ignore_missing(_function: object, _path: str, error: Any) -> None:
+    if not issubclass(error[0], FileNotFoundError):
+        raise error[1]
+
+
+def size_of(path: Path) -> int:
+    """The length of a file, or of all files in a folder. Those that are removed meanwhile count nothing."""
+    files = [str(path)]
+    if path.is_dir():
+        files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+    found = 0
+    for file in files:
+        with suppress(FileNotFoundError):
+            found += os.stat(file).st_size
+    return found
+
+
+def open_private(path: Path) -> int:
+    """Create a file that nobody else may read, open for writing."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
+
+
+def private_file(path: Path) -> Path:
+    """The file, made empty if it is missing."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
+    return path
+
+
+@contextmanager
+def locked(path: Path, shared: bool = False, wait: bool = True) -> Iterator[int]:
+    """Hold the lock of a file or folder that exists; gives its descriptor.
+
+    BlockingIOError if somebody else has it and `wait` is false. It is only closed, never unlocked: a child that
+    inherits the descriptor holds the lock too, until it ends.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def atomic_write(path: Path, content: bytes, flush: bool = True) -> None:
+    """Write a file that survives a power cut once this returns; before, its old content does.
+
+    Without `flush` that holds after the next `flush_all` only: of many small files a flush each is most of the time.
+    """
+    with atomic_writer(path, flush) as file:
+        file.write(content)
+
+
+@contextmanager
+def atomic_writer(path: Path, flush: bool = True) -> Iterator[BinaryIO]:
+    """The same for a file that is written in pieces: it is there once the context has ended without an error."""
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with translate_disk_errors():
+        try:
+            with os.fdopen(open_private(aside), "wb") as file:
+                yield file
+                if flush:
+                    file.flush()
+                    os.fsync(file.fileno())
+            aside.rename(path)
+        finally:
+            aside.unlink(missing_ok=True)
+        if flush:
+            fsync_folder(path.parent)
+
+
+def flush_all(folder: Path) -> None:
+    """Make durable whatever was written to the file system of a folder."""
+    with translate_disk_errors():
+        system = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+        if system is None:
+            os.sync()
+            return
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            if system(descriptor) != 0:
+                raise OSError(ctypes.get_errno(), "the files could not be flushed")
+        finally:
+            os.close(descriptor)
+
+
+def append(path: Path, content: bytes, place: int | None = None) -> None:
+    """Add to the end of a file, or from `place` on; durable when this returns. The file is made if it is missing."""
+    with (
+        translate_disk_errors(),
+        os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE), "r+b") as file,
+    ):
+        file.seek(0, 2) if place is None else file.seek(place)
+        file.write(content)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def temporary_file(folder: Path, content: bytes) -> BinaryIO:
+    """A file without a name, open for reading: gone once it is closed."""
+    with translate_disk_errors(), ExitStack() as unless_written:
+        file = unless_written.enter_context(tempfile.TemporaryFile(dir=folder))
+        file.write(content)
+        file.seek(0)
+        unless_written.pop_all()
+        return file
+
+
+def fsync_folder(path: Path) -> None:
+    """Make renames in a folder durable."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

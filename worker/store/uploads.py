@@ -1,0 +1,93 @@
+"""One upload: streamed to a temporary file, hashed on the way, kept only if it is a tensor."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from worker.errors import BadTensor
+from worker.store.files import fsync_folder, locked, open_private, private_file, translate_disk_errors
+from worker.store.npy_validation import Facts, inspect, read_header
+from worker.store.protocol import IsUnused, Upload
+
+
+class LocalUpload(Upload):
+    """A file in the folder of uploads; a lock on it says that it has a writer."""
+
+    def __init__(
+        self, path: Path, tensors: Path, lock: Path, remove_content: Callable[[str, IsUnused], object]
+    ) -> None:
+        self._path = path
+        self._tensors = tensors
+        self._lock = lock
+        self._remove_content = remove_content
+        self._open = ExitStack()  # the file, the marker and their locks
+        self._keeping = ExitStack()  # the lock under which no content is removed
+        self._marker: Path | None = None
+        self._digest = hashlib.sha256()
+        self.nbytes = 0
+
+    def __enter__(self) -> "LocalUpload":
+        with translate_disk_errors():
+            self._file = self._open.enter_context(os.fdopen(open_private(self._path), "wb", buffering=0))
+        self._open.enter_context(locked(self._path))
+        return self
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        with translate_disk_errors():
+            view = memoryview(chunk)
+            while view:
+                view = view[self._file.write(view) :]
+        self._digest.update(chunk)
+        self.nbytes += len(chunk)
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def keep(self, expected_sha256: str | None = None, threads: int | None = None) -> tuple[str, Facts]:
+        """Check the file, then rename it to its digest: the same bytes are stored once."""
+        sha256 = self.sha256
+        if expected_sha256 is not None and expected_sha256.lower() != sha256:
+            raise BadTensor("Repr-Digest", f"does not match: the body's SHA-256 is {sha256}", "upload it again")
+        read_header(self._path)  # what is not a tensor at all is refused before anything is flushed
+        with translate_disk_errors(), ThreadPoolExecutor(1) as thread:
+            flushed = thread.submit(os.fsync, self._file.fileno())  # while the entries are read
+            facts = inspect(self._path, threads)
+            flushed.result()
+            self._keeping.enter_context(locked(private_file(self._lock), shared=True))
+            self._leave_marker(sha256)
+            self._path.rename(self._tensors / f"{sha256}.npy")
+            fsync_folder(self._tensors)
+        return sha256, facts
+
+    def _leave_marker(self, sha256: str) -> None:
+        """Create the file by which cleanup finds the bytes if we die before their record is added."""
+        self._marker = private_file(self._path.with_name(f"{self._path.name}.{sha256}"))
+        self._open.enter_context(locked(self._marker))
+
+    def discard(self, is_unused: IsUnused) -> None:
+        self._keeping.close()  # whoever removes content needs the lock
+        self._remove_content(self.sha256, is_unused)
+        self._remove_marker()
+
+    def _remove_marker(self) -> None:
+        if self._marker is not None:
+            self._marker.unlink(missing_ok=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._keeping, self._open, translate_disk_errors():
+            self._path.unlink(missing_ok=True)
+            if kind is None:  # else the record was not added: cleanup finds out whether the bytes are needed
+                self._remove_marker()
+
+
+def kept_digest(path: Path) -> str | None:
+    """The digest that an upload's marker names; None for the upload itself."""
+    digest = path.suffix.removeprefix(".")
+    return digest if len(digest) == 64 else None

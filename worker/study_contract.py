@@ -1,0 +1,312 @@
+"""Studies across process boundaries: what may be asked, and what is answered."""
+
+import math
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainSerializer,
+    Tag,
+    ValidationError,
+    create_model,
+)
+
+from solvers.settings import RECOMMENDED, MethodName, Mode, NotNegative, Positive, Seconds, Share, Whole, move_defaults
+from solvers.studies.advice import Advice
+from solvers.studies.comparison import Spread
+from solvers.studies.noise import NoiseKind
+from solvers.studies.settings import COMMON, Cell, ChoiceSettings, ComparisonSettings, NoiseSetting, Validation
+from solvers.studies.state import Point, Stage
+from solvers.studies.validation import Validated
+from worker.contract import Id, JobError, JobRequest, JobResult, JobState, Name
+from worker.owner_limits import FrozenModel
+
+StudyKind: TypeAlias = Literal["compare", "choose"]
+# Lists that no table could show; the product of all is bounded by the caller's limit on runs.
+LONGEST = 1000
+# Fields of a run's settings, by the lists of a comparison that they come from.
+LISTS: Mapping[str, str] = {"rank": "ranks", "method": "methods", "beta": "betas", "sparsity": "sparsities"}
+COMPARE: dict[str, Any] = {
+    "kind": "compare",
+    "tensor_id": "0123456789abcdef",
+    "ranks": [4, 8],
+    "methods": ["anls-bpp"],
+    "repeats": 5,
+}
+CHOOSE: dict[str, Any] = {"kind": "choose", "tensor_id": "0123456789abcdef", "rank": 16, "seeds": 5}
+
+
+class ReferenceFactor(FrozenModel):
+    """The true factor of a mode, to which those of the runs are compared."""
+
+    tensor_id: Id = Field(description="a tensor of order 2: the length of the mode × the true components")
+    mode: Mode = Field(description="whose factor it is, counted from 1")
+
+
+class StudyFields(FrozenModel):
+    """What may be asked of every study."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    tensor_id: Id = Field(description="the tensor to decompose")
+    name: Name | None = Field(None, description="a name for people")
+    priority: Whole = Field(0, ge=-10, le=10, description="higher runs first among the same owner's jobs")
+    seed: Whole = Field(0, ge=0, description="of the first start; the next has the next")
+    validation: Validation = Field(
+        Validation(), alias="validate", description="checks of numbers of components, without a penalty"
+    )
+
+    def told(self) -> dict[str, Any]:
+        """What a record tells of the request beside its own fields."""
+        kept = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return {name: value for name, value in kept.items() if name not in ("kind", "tensor_id", "name", "priority")}
+
+
+def _as_sent(schema: dict[str, Any]) -> None:
+    """What a preset may bring has no default in the document, and the example is one that works."""
+    move_defaults(schema, {name: value for name, value in RECOMMENDED.items() if name in schema["properties"]})
+    schema["example"] = COMPARE
+
+
+class CompareFields(StudyFields):
+    """Every rank with every method and every weight, each from the same few starts."""
+
+    model_config = ConfigDict(json_schema_extra=_as_sent)
+
+    kind: Literal["compare"]
+    ranks: tuple[Positive, ...] = Field(
+        fail_fast=True, min_length=1, max_length=LONGEST, description="numbers of components"
+    )
+    methods: tuple[MethodName, ...] = Field(
+        fail_fast=True, min_length=1, max_length=LONGEST, description="names of methods"
+    )
+    betas: tuple[NotNegative, ...] | None = Field(
+        None,
+        fail_fast=True,
+        min_length=1,
+        max_length=LONGEST,
+        description="weights of the sparsity penalty; left out, 0",
+    )
+    sparsities: tuple[Share, ...] | None = Field(
+        None, fail_fast=True, min_length=1, max_length=LONGEST, description="instead of betas, without units"
+    )
+    repeats: Whole = Field(5, ge=1, le=1000, description="runs of each cell; run k starts from the same factors in all")
+    reference: ReferenceFactor | None = Field(None, description="the true factor of a mode, for the PSNR")
+
+    @property
+    def count(self) -> int:
+        """How many runs there are."""
+        return len(self.ranks) * len(self.methods) * len(self.sparsities or self.betas or (0.0,)) * self.repeats
+
+    @property
+    def run_has_mask(self) -> bool:
+        """Whether some entries are to count as not observed."""
+        return getattr(self, "mask", None) is not None
+
+    @cached_property
+    def grid(self) -> ComparisonSettings:
+        """The cells; ValidationError, at the caller's own fields, if one of them is no run that can be made."""
+        given = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        known = {*COMMON, "ranks", "methods", "betas", "sparsities", "repeats", "seed", "validate"}
+        try:
+            return ComparisonSettings.model_validate({name: given[name] for name in given if name in known})
+        except ValidationError as error:
+            raise ValidationError.from_exception_data(error.title, [*_at_lists(error)]) from None
+
+    def run(self, cell: Cell) -> JobRequest:
+        """The first run of a cell, as if it were asked for by itself."""
+        same = self.model_dump(mode="json", exclude_unset=True, include={*COMMON, "initial", "mask", "fixed"})
+        weight = {"beta": cell.beta} if cell.sparsity is None else {"sparsity": cell.sparsity}
+        asked = {"rank": cell.rank, "method": cell.method, "seed": self.seed, "tensor_id": self.tensor_id}
+        return JobRequest.model_validate({**same, **weight, **asked})
+
+
+def _at_lists(error: ValidationError) -> Iterator[Any]:
+    """What was refused of a run, said of the list that it came from; each once."""
+    seen = set()
+    for found in error.errors(include_url=False):
+        first, *rest = found["loc"] or ("methods",)
+        location = (LISTS.get(str(first), first), *rest)
+        if (location, found["msg"]) in seen:
+            continue
+        seen.add((location, found["msg"]))
+        context = found.get("ctx", {})
+        yield {"type": found["type"], "loc": location, "input": found.get("input"), "ctx": context}
+
+
+if TYPE_CHECKING:
+    CompareRequest = CompareFields
+else:  # every field of a job that is the same in all runs, as the job has it
+    CompareRequest = create_model(
+        "CompareRequest",
+        __base__=CompareFields,
+        __doc__=CompareFields.__doc__,
+        **{
+            name: (JobRequest.model_fields[name].annotation, JobRequest.model_fields[name])
+            for name in (*COMMON, "initial", "mask", "fixed")
+        },
+    )
+
+
+class ChoiceStop(FrozenModel):
+    """When to give up."""
+
+    max_seconds: Seconds | None = Field(None, description="of computing time; null for no limit")
+
+
+class ChooseRequest(StudyFields):
+    """How many components there are: an overfit, from which components are dropped again and again."""
+
+    model_config = ConfigDict(json_schema_extra={"example": CHOOSE})
+
+    kind: Literal["choose"]
+    rank: Whole = Field(16, ge=2, le=200, description="components of the overfit: a few more than are expected")
+    seeds: Whole = Field(5, ge=1, le=50, description="random starts; two that agree are needed to be sure")
+    noise: NoiseSetting = Field("auto", description=ChoiceSettings.model_fields["noise"].description)
+    stop: ChoiceStop = Field(ChoiceStop(), description="when to give up")
+
+    def settings(self) -> ChoiceSettings:
+        """The settings of the solver."""
+        return ChoiceSettings(
+            rank=self.rank, seeds=self.seeds, seed=self.seed, noise=self.noise, validation=self.validation
+        )
+
+
+def _kind(body: object) -> str | None:
+    kind = body.get("kind") if isinstance(body, Mapping) else getattr(body, "kind", None)
+    return kind if isinstance(kind, str) else None
+
+
+StudyRequest: TypeAlias = Annotated[
+    Annotated[CompareRequest, Tag("compare")] | Annotated[ChooseRequest, Tag("choose")],
+    Discriminator(_kind),
+]
+
+
+class RunCounts(FrozenModel):
+    """The runs of a study by state."""
+
+    total: int
+    queued: int
+    running: int
+    succeeded: int
+    failed: int
+    cancelled: int
+
+    @property
+    def ended(self) -> int:
+        return self.succeeded + self.failed + self.cancelled
+
+
+class SpreadFound(FrozenModel):
+    """Mean and standard deviation over the repeats; null where a run without any component has no finite value."""
+
+    mean: float | None
+    deviation: float | None
+
+
+def _finite(found: Spread | None) -> SpreadFound | None:
+    if found is None:
+        return None
+    mean, deviation = (value if math.isfinite(value) else None for value in (found.mean, found.deviation))
+    return SpreadFound(mean=mean, deviation=deviation)
+
+
+Measured: TypeAlias = Annotated[Spread | None, PlainSerializer(_finite, return_type=SpreadFound | None)]
+
+
+class StudyRow(FrozenModel):
+    """One cell over its repeats. Sparsity and components are of the mode that was asked for."""
+
+    rank: int
+    method: str
+    beta: float | None
+    asked_sparsity: float | None
+    runs: int = Field(description="that have ended by themselves")
+    failures: int
+    best: str | None = Field(description="the job of the lowest objective")
+    objective: Measured
+    relative_error: Measured
+    seconds: Measured
+    iterations: Measured
+    sparsity: Measured
+    components: Measured
+    factor_match: Measured = Field(description="between repeats, of the first 45; null for a single one")
+    psnr: Measured = Field(description="of the reference's mode, in dB; null without a reference")
+
+
+class HalvesFound(FrozenModel):
+    congruence: tuple[float, ...] = Field(description="the lowest in the other modes, for each pair of halves")
+    passed: bool = Field(description="above 0.95 in all of them")
+
+
+class HoldoutFound(FrozenModel):
+    relative_error: tuple[float, ...] = Field(description="on the entries that were left out, for each fold")
+
+
+class StudyRank(FrozenModel):
+    """What is known of a number of components, over all its runs."""
+
+    rank: int
+    job_id: str | None = Field(description="the job of the lowest relative error, whose core consistency it is")
+    core_consistency: float | None
+    split_half: HalvesFound | None
+    holdout: HoldoutFound | None
+
+
+class StudyTable(FrozenModel):
+    """One row per cell, in the order of ranks, methods and weights."""
+
+    mode: int = Field(description="of sparsity and components, counted from 1")
+    rows: tuple[StudyRow, ...]
+    ranks: tuple[StudyRank, ...]
+
+
+class ChoiceFound(FrozenModel):
+    """What the advice of a choice rests on."""
+
+    relative_error: float
+    noise: NoiseKind
+    noise_level: float = Field(description="norm of the noise, as a share of the tensor's")
+    points: tuple[Point, ...]
+    validated: Validated
+
+
+class Study(FrozenModel):
+    id: str
+    owner: str
+    name: str | None
+    kind: StudyKind
+    tensor_id: str
+    priority: int
+    request: dict[str, Any] = Field(description="the other fields that were sent")
+    state: JobState
+    runs: RunCounts
+    progress: float = Field(description="from 0 to 1")
+    stage: Stage | None = Field(description="what a choice is doing; null for a comparison")
+    seconds_left: float | None = Field(description="an estimate; null before there is any, and after the end")
+    table: StudyTable | None = Field(None, description="of a comparison; null in lists and events")
+    advice: Advice | None = Field(None, description="of a choice that has ended")
+    choice: ChoiceFound | None = Field(None, description="what the advice rests on; null in lists and events")
+    result: JobResult | None = Field(None, description="of a choice that has ended: that of its job")
+    job_id: str | None = Field(None, description="of a choice: the job that has the factors of the chosen model")
+    error: JobError | None
+    cancel_requested: bool
+    created_at: AwareDatetime
+    started_at: AwareDatetime | None
+    finished_at: AwareDatetime | None
+
+
+class Measures(BaseModel):
+    """What a study keeps of a run besides its result."""
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    psnr: float | None = None
+    core_consistency: float | None = None
