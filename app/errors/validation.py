@@ -144,7 +144,7 @@ def _field_problem(path: tuple[str | int, ...], error: Any, body: Any) -> FieldP
     return FieldProblem(field=field, problem=problem, remedy=remedy)
 
 
-def _plain_number(value: object) -> object:
+def _plain_number(value: Any) -> Any:
     return f"{value:g}" if isinstance(value, float) else value
 
 
