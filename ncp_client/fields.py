@@ -36,23 +36,18 @@ class StopFields(TypedDict, total=False):
     max_seconds: Annotated[float | None, "stop after that much computing time"]
 
 
-class JobFields(TypedDict, total=False):
-    """What may be asked of a run, besides tensor and rank. What is left out is the server's to fill."""
+class RunFields(TypedDict, total=False):
+    """What may be asked of every run, alone or in a comparison."""
 
-    method: Annotated[str, "one of those that ncp methods lists; without one the recommended setting is used"]
-    preset: Annotated[Literal["recommended"] | None, "recommended: fills every field that is left out"]
-    sparsity: Annotated[float | Literal["auto"] | None, "components below this share of the tensor's norm go"]
-    beta: Annotated[PerMode, "weight of the sparsity penalty, for all modes or one per mode"]
     alpha: Annotated[PerMode, "weight of the squared norm, for all modes or one per mode"]
     penalty: Annotated[Literal["l1", "l1_squared"] | None, "which sparsity penalty"]
-    seed: Annotated[int, "of the starting factors"]
     init: Annotated[Literal["random", "random_scaled", "nndsvd"], "how the starting factors are made"]
     initial: Annotated[Reference | None, "start from the factors of this job"]
     missing: Annotated[Literal["refuse", "nan"], "nan: NaN stands for an entry that was not observed"]
     negative: Annotated[Literal["refuse", "keep"], "keep: negative entries are fitted as they are"]
     mask: Annotated[Reference | None, "a tensor of booleans: true where an entry was observed"]
     fixed: Annotated[Mapping[str, Any] | None, 'keep factors of a job: {"job_id": …, "modes": [2, 3]}']
-    diagnose: Annotated[bool, "tell where the model misses the tensor, at the end of the run"]
+    diagnose: Annotated[bool, "tell where the model misses the tensor, at the end of a run"]
     precision: Annotated[Literal["float32", "float64"] | None, "of the products with the tensor"]
     rescale: Annotated[bool, "balance the scale of components over the modes"]
     inner_passes: Annotated[int, "updates of a mode per sweep"]
@@ -64,13 +59,27 @@ class JobFields(TypedDict, total=False):
     starts_mode: Annotated[Literal["best", "all"], "which starts go to the end"]
     accelerate: Annotated[Literal["auto", "none", "compress"], "sweep over a compressed tensor first"]
     sparsity_threshold: Annotated[float, "entries below count as zero"]
+
+
+class OwnJobFields(TypedDict, total=False):
+    """What is asked of a job in another way than of a study."""
+
+    method: Annotated[str, "one of those that ncp methods lists; without one the recommended setting is used"]
+    preset: Annotated[Literal["recommended"] | None, "recommended: fills every field that is left out"]
+    sparsity: Annotated[float | Literal["auto"] | None, "components below this share of the tensor's norm go"]
+    beta: Annotated[PerMode, "weight of the sparsity penalty, for all modes or one per mode"]
+    seed: Annotated[int, "of the starting factors"]
     stop: Annotated[StopFields, "when the run ends"]
     name: Annotated[str | None, "for people"]
     priority: Annotated[int, "-10 to 10, higher first among your own jobs"]
 
 
-class StudyFields(TypedDict, total=False):
-    """What may be asked of a study, besides tensor and kind. Of a job's fields, all but rank, method and weight."""
+class JobFields(OwnJobFields, RunFields, total=False):
+    """What may be asked of a run, besides tensor and rank. What is left out is the server's to fill."""
+
+
+class OwnStudyFields(TypedDict, total=False):
+    """What is asked of a study in another way than of a job."""
 
     ranks: Annotated[Sequence[int], "compare: numbers of components"]
     methods: Annotated[Sequence[str], "compare: names of methods"]
@@ -87,26 +96,10 @@ class StudyFields(TypedDict, total=False):
     priority: Annotated[int, "-10 to 10, higher first among your own jobs"]
     stop: Annotated[StopFields, "when a run ends; of a choice, max_seconds alone"]
     preset: Annotated[Literal["recommended"] | None, "compare, as all that follow: fills what is left out"]
-    alpha: Annotated[PerMode, "weight of the squared norm, for all modes or one per mode"]
-    penalty: Annotated[Literal["l1", "l1_squared"] | None, "which sparsity penalty"]
-    init: Annotated[Literal["random", "random_scaled", "nndsvd"], "how the starting factors are made"]
-    initial: Annotated[Reference | None, "start from the factors of this job"]
-    missing: Annotated[Literal["refuse", "nan"], "nan: NaN stands for an entry that was not observed"]
-    negative: Annotated[Literal["refuse", "keep"], "keep: negative entries are fitted as they are"]
-    mask: Annotated[Reference | None, "a tensor of booleans: true where an entry was observed"]
-    fixed: Annotated[Mapping[str, Any] | None, 'keep factors of a job: {"job_id": …, "modes": [2, 3]}']
-    diagnose: Annotated[bool, "tell where the model misses the tensor, at the end of each run"]
-    precision: Annotated[Literal["float32", "float64"] | None, "of the products with the tensor"]
-    rescale: Annotated[bool, "balance the scale of components over the modes"]
-    inner_passes: Annotated[int, "updates of a mode per sweep"]
-    normalise: Annotated[bool | None, "unit columns in all modes but the last"]
-    delta_omega: Annotated[float | None, "bound on the extrapolation weight"]
-    extrapolate: Annotated[bool | None, "go beyond each sweep in its direction"]
-    regrow: Annotated[bool | None, "put lost components back where that lowers the objective"]
-    starts: Annotated[int | None, "how many starts are tried"]
-    starts_mode: Annotated[Literal["best", "all"], "which starts go to the end"]
-    accelerate: Annotated[Literal["auto", "none", "compress"], "sweep over a compressed tensor first"]
-    sparsity_threshold: Annotated[float, "entries below count as zero"]
+
+
+class StudyFields(OwnStudyFields, RunFields, total=False):
+    """What may be asked of a study, besides tensor and kind. Of a job's fields, all but rank, method and weight."""
 
 
 def study_body(tensor_id: str, kind: str, fields: Mapping[str, Any]) -> dict[str, Any]:

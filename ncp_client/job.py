@@ -12,6 +12,7 @@ from ncp_client.http.connection import Connection
 from ncp_client.http.download import copy, download
 from ncp_client.http.errors import JobFailed, NcpError, NotFound
 from ncp_client.http.events import follow
+from ncp_client.http.record import RunningRecord
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from ncp_client.result import Result
 
-ENDED = frozenset({"succeeded", "failed", "cancelled"})
 NEXT = re.compile(r'rel="?next')
 FORMATS = ("npz", "mat", "csv", "nc")
 
@@ -53,32 +53,14 @@ class History(NamedTuple):
     start: list[int | None]
 
 
-class Job:
+class Job(RunningRecord):
     """A job. `record` is all that the server last told of it; `refresh` asks again."""
 
+    collection = "jobs"
+
     def __init__(self, connection: Connection, record: dict[str, Any]) -> None:
-        self._connection = connection
-        self._path = f"/v1/jobs/{record['id']}"
+        super().__init__(connection, record)
         self._result: Result | None = None
-        self.record = record
-
-    @property
-    def id(self) -> str:
-        return str(self.record["id"])
-
-    @property
-    def name(self) -> str | None:
-        name: str | None = self.record["name"]
-        return name
-
-    @property
-    def state(self) -> str:
-        """queued, running, succeeded, failed or cancelled."""
-        return str(self.record["state"])
-
-    @property
-    def ended(self) -> bool:
-        return self.state in ENDED
 
     @property
     def progress(self) -> Progress | None:
@@ -89,10 +71,6 @@ class Job:
     def reference(self) -> dict[str, str]:
         """How another job names this one."""
         return {"job_id": self.id}
-
-    def refresh(self) -> "Job":
-        self.record = self._connection.get(self._path)
-        return self
 
     def rename(self, name: str | None) -> None:
         """Give it another name, or none."""
@@ -116,22 +94,6 @@ class Job:
                 yield Progress.of(event.content)
         if not self.ended:
             self.refresh()
-
-    def wait(self, timeout: float | None = None) -> "Job":
-        """Return once the job has ended, in whatever state. TimeoutError after so many seconds; the job goes on."""
-        if not self.ended:
-            for _ in self.watch(timeout):
-                pass
-        return self
-
-    def cancel(self) -> "Job":
-        """End it within a sweep; what was computed stays."""
-        self.record = self._connection.call("POST", f"{self._path}/cancel", repeatable=True).json()
-        return self
-
-    def delete(self) -> None:
-        """Delete an ended job with its factors and history."""
-        self._connection.delete(self._path)
 
     def diagnostics(self) -> dict[str, Any]:
         """Residual and leverage of every index, congruence of components, core consistency; once the job has ended."""
@@ -204,9 +166,8 @@ class Job:
         except NotFound:
             return None  # a server of before there were labels
 
-    def __repr__(self) -> str:
-        called = f" {self.name!r}" if self.name else ""
-        return f"<Job {self.id}{called} {self.state}>"
+    def _in_short(self) -> str:
+        return self.state
 
 
 def file_format(path: "str | PathLike[str]", mode: int | None = None) -> str:

@@ -121,9 +121,8 @@ class Result:
         return {"name": f"mode {mode}", **(self.axes[mode - 1] if self.axes else {})}
 
     def __repr__(self) -> str:
-        return (
-            f"<Result of job {self.job['id']}: {self.components} components, relative error {self.relative_error:.4g}>"
-        )
+        components = "1 component" if self.components == 1 else f"{self.components} components"
+        return f"<Result of job {self.job['id']}: {components}, relative error {self.relative_error:.4g}>"
 
 
 def _needed(module: str) -> Any:

@@ -6,11 +6,11 @@ from os import PathLike
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ncp_client.http.connection import Connection
 from ncp_client.http.download import download
 from ncp_client.http.errors import NcpError
 from ncp_client.http.events import follow
-from ncp_client.job import ENDED, Job
+from ncp_client.http.record import RunningRecord
+from ncp_client.job import Job
 
 if TYPE_CHECKING:
     import pandas
@@ -31,22 +31,10 @@ class Step(NamedTuple):
     told: dict[str, Any]
 
 
-class Study:
+class Study(RunningRecord):
     """A study. `record` is all that the server last told of it; `refresh` asks again."""
 
-    def __init__(self, connection: Connection, record: dict[str, Any]) -> None:
-        self._connection = connection
-        self._path = f"/v1/studies/{record['id']}"
-        self.record = record
-
-    @property
-    def id(self) -> str:
-        return str(self.record["id"])
-
-    @property
-    def name(self) -> str | None:
-        name: str | None = self.record["name"]
-        return name
+    collection = "studies"
 
     @property
     def kind(self) -> str:
@@ -54,23 +42,10 @@ class Study:
         return str(self.record["kind"])
 
     @property
-    def state(self) -> str:
-        """queued, running, succeeded, failed or cancelled."""
-        return str(self.record["state"])
-
-    @property
-    def ended(self) -> bool:
-        return self.state in ENDED
-
-    @property
     def advice(self) -> dict[str, Any] | None:
         """How many components, how sure, and why; None for a comparison, and before a choice has ended."""
         advice: dict[str, Any] | None = self.record["advice"]
         return advice
-
-    def refresh(self) -> "Study":
-        self.record = self._connection.get(self._path)
-        return self
 
     def watch(self, timeout: float | None = None) -> Iterator[Step]:
         """Every run as it ends, or every step of a choice, whatever happens to connection and server.
@@ -85,22 +60,6 @@ class Study:
             elif event.kind == "progress":
                 yield Step(told["progress"], told)
         self.refresh()
-
-    def wait(self, timeout: float | None = None) -> "Study":
-        """Return once the study has ended, in whatever state. TimeoutError after so many seconds; it goes on."""
-        if not self.ended:
-            for _ in self.watch(timeout):
-                pass
-        return self
-
-    def cancel(self) -> "Study":
-        """Begin no further run; what is done stays."""
-        self.record = self._connection.call("POST", f"{self._path}/cancel", repeatable=True).json()
-        return self
-
-    def delete(self) -> None:
-        """Delete an ended study with all its runs."""
-        self._connection.delete(self._path)
 
     def runs(self, state: str | None = None) -> Iterator[Job]:
         """Its jobs, newest first."""
@@ -150,9 +109,8 @@ class Study:
         """The chosen model of a choice that has ended."""
         return self.job.result
 
-    def __repr__(self) -> str:
-        called = f" {self.name!r}" if self.name else ""
-        return f"<Study {self.id}{called} {self.kind} {self.state}>"
+    def _in_short(self) -> str:
+        return f"{self.kind} {self.state}"
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:

@@ -4,27 +4,16 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, TypeAlias
 
-from ncp_client.http.connection import Connection
 from ncp_client.http.download import download
+from ncp_client.http.record import Record
 
 Axes: TypeAlias = Sequence[str | Mapping[str, Any]]
 
 
-class Tensor:
+class Tensor(Record):
     """A stored tensor. `record` is all that the server tells of it."""
 
-    def __init__(self, connection: Connection, record: dict[str, Any]) -> None:
-        self._connection = connection
-        self.record = record
-
-    @property
-    def id(self) -> str:
-        return str(self.record["id"])
-
-    @property
-    def name(self) -> str | None:
-        name: str | None = self.record["name"]
-        return name
+    collection = "tensors"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,24 +33,19 @@ class Tensor:
         """Label its modes: one `{"name": …, "unit": …, "values": […]}` each, or a name; values left out are indices."""
         lengths = [*self.shape, *[0] * len(axes)]  # the server refuses what is too much
         body = [_axis(axis, length) for axis, length in zip(axes, lengths, strict=False)]
-        self._connection.call("PUT", f"/v1/tensors/{self.id}/axes", body=body, repeatable=True)
-        self.record = self._connection.get(f"/v1/tensors/{self.id}")
+        self._connection.call("PUT", f"{self._path}/axes", body=body, repeatable=True)
+        self.refresh()
 
     def rename(self, name: str | None) -> None:
         """Give it another name, or none."""
-        path = f"/v1/tensors/{self.id}"
-        self.record = self._connection.call("PATCH", path, body={"name": name}, repeatable=True).json()
+        self.record = self._connection.call("PATCH", self._path, body={"name": name}, repeatable=True).json()
 
     def download(self, path: "str | PathLike[str]") -> None:
         """Its `.npy` file, whole or not at all."""
-        download(self._connection, f"/v1/tensors/{self.id}/content", path)
+        download(self._connection, f"{self._path}/content", path)
 
-    def delete(self) -> None:
-        self._connection.delete(f"/v1/tensors/{self.id}")
-
-    def __repr__(self) -> str:
-        called = f" {self.name!r}" if self.name else ""
-        return f"<Tensor {self.id}{called} {'×'.join(map(str, self.shape))}>"
+    def _in_short(self) -> str:
+        return "×".join(map(str, self.shape))
 
 
 def _axis(axis: str | Mapping[str, Any], length: int) -> dict[str, Any]:

@@ -257,7 +257,7 @@ def _why_singular(mode: int, A: Float64) -> str | None:
     """Why a factor has no left inverse; None where it has."""
     length, rank = A.shape
     if length < rank:
-        return f"mode {mode} has {length} indices for {rank} components"
+        return f"mode {mode} has a length of {length}, for {rank} components"
     singular = np.linalg.svd(unit_columns(A), compute_uv=False)
     if singular[-1] < COLLINEAR * singular[0]:
         return f"columns of mode {mode} are collinear: there may be too many components"

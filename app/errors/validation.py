@@ -17,10 +17,10 @@ REMEDIES: Mapping[str, str] = {
     "greater_than": "give more than {gt}",
     "less_than_equal": "give {le} or less",
     "less_than": "give less than {lt}",
-    "literal_error": "choose one of {expected}",
+    "literal_error": "give {expected}",
     "finite_number": "give a finite number",
     "string_too_long": "shorten it to {max_length} characters",
-    "string_too_short": "give at least {min_length} characters",
+    "string_too_short": "give a longer text",
     "bool_type": "give true or false, without quotes",
     "int_from_float": "give a whole number",
     "int_parsing": "give a whole number",
@@ -38,12 +38,26 @@ REMEDIES: Mapping[str, str] = {
 PROBLEMS: Mapping[str, str] = {
     "missing": "is required",
     "extra_forbidden": "is not known here",
+    "greater_than_equal": "is less than {ge}",
+    "greater_than": "is not more than {gt}",
+    "less_than_equal": "is more than {le}",
+    "less_than": "is not less than {lt}",
+    "literal_error": "is not {expected}",
+    "finite_number": "is not finite",
+    "string_too_long": "is longer than {max_length} characters",
+    "string_too_short": "is too short",
+    "bool_type": "is not true or false",
+    "int_from_float": "is not a whole number",
+    "int_parsing": "is not a whole number",
+    "int_type": "is not a whole number",
+    "float_parsing": "is not a number",
+    "float_type": "is not a number",
     "string_type": "is not text",
     "list_type": "is not a list",
     "tuple_type": "is not a list",
     "model_type": "is not a JSON object",
     "model_attributes_type": "is not a JSON object",
-    "too_short": "has {actual_length} of at least {min_length} entries",
+    "too_short": "has too few entries",
     "too_long": "has more than {max_length} entries",
 }
 # Where the general remedy would not be enough.
@@ -111,7 +125,8 @@ def _closest(group: list[tuple[tuple[str | int, ...], Any]]) -> list[tuple[tuple
 
 
 def _field_problem(path: tuple[str | int, ...], error: Any, body: Any) -> FieldProblem:
-    field, kind, context = _name(path), error["type"], error.get("ctx", {})
+    field, kind = _name(path), error["type"]
+    context = {name: _plain_number(value) for name, value in error.get("ctx", {}).items()}
     if kind in UNKNOWN_KIND:
         problem = "is required" if not isinstance(body, Mapping) or "kind" not in body else "is not known here"
         return FieldProblem(field="kind", problem=problem, remedy="give compare or choose")
@@ -127,6 +142,10 @@ def _field_problem(path: tuple[str | int, ...], error: Any, body: Any) -> FieldP
         if kind not in REMEDIES and "; " in problem:
             problem, remedy = problem.split("; ", 1)
     return FieldProblem(field=field, problem=problem, remedy=remedy)
+
+
+def _plain_number(value: Any) -> Any:
+    return f"{value:g}" if isinstance(value, float) else value
 
 
 def _name(path: tuple[str | int, ...]) -> str:

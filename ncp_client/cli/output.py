@@ -72,10 +72,11 @@ def print_result(job: Job) -> None:
         ("COMPONENT", "WEIGHT", "SHARE"),
         ((place, f"{weight:.4g}", f"{weight / total:.1%}") for place, weight in enumerate(weights, start=1)),
     )
+    iterations = "1 iteration" if found["iterations"] == 1 else f"{found['iterations']} iterations"
     components, asked = found["nonzero_components"]["all_modes"], job.record["settings"]["rank"]
     print(
         f"{components} of {asked} components, relative error {found['relative_error']:.6f}, "
-        f"objective {found['objective']:.6g}, {found['iterations']} iterations in {found['seconds']:.2f} s "
+        f"objective {found['objective']:.6g}, {iterations} in {found['seconds']:.2f} s "
         f"({found['stop_reason']})"
     )
     for warning in found["warnings"]:
@@ -102,7 +103,7 @@ def print_study(study: Study) -> None:
     advice = study.advice
     if advice is not None:
         count = advice["components"]
-        verdict = f"{count} components" if count is not None else f"no count; suggestion: {advice['suggestion']}"
+        verdict = f"components: {count}" if count is not None else f"no count; suggestion: {advice['suggestion']}"
         print(f"{verdict} (sure: {advice['sure']}, between {advice['between'][0]} and {advice['between'][1]})")
         print(_printable(advice["reason"]))
         if advice["sparsity"] is not None:

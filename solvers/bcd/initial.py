@@ -127,8 +127,8 @@ def initial_notes(initial: Sequence[NDArray[Any]] | None, rank: int) -> list[str
     if found is None or found == rank:
         return []
     if found > rank:
-        return [f"the initial factors had {found} components: the {rank} strongest were kept"]
-    return [f"the initial factors had {found} components: {rank - found} random ones were added"]
+        return [f"the rank of the initial factors is {found}: of their components, only the strongest were kept"]
+    return [f"the rank of the initial factors is {found}: random components were added"]
 
 
 def _of_rank(factors: list[Float64], settings: Settings) -> list[Float64]:

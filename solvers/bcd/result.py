@@ -144,7 +144,7 @@ def _every_component_is_zero(state: State, problem: Problem) -> str:
 
 
 def _some_are_lost(state: State, problem: Problem, living: int) -> str:
-    kept = f"{living} of {state.settings.rank} components are left"
+    kept = f"{living} of {state.settings.rank} components {'is' if living == 1 else 'are'} left"
     if state.stop_reason == "exact":
         return f"{kept}: the others do not lower the objective of this tensor"
     if state.search is not None and state.search.regrow:

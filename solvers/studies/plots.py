@@ -63,7 +63,9 @@ def choice(study: Choice) -> "Figure":
     for axes in (gains, agreement, error):
         axes.axvline(study.advice.suggestion, color=COLOURS[1], lw=6, alpha=0.35, zorder=0)
     advice = study.advice
-    verdict = f"{advice.components} components" if advice.components is not None else f"suggestion: {advice.suggestion}"
+    verdict = (
+        f"components: {advice.components}" if advice.components is not None else f"suggestion: {advice.suggestion}"
+    )
     figure.suptitle(f"{verdict} (sure: {advice.sure})")
     return figure
 

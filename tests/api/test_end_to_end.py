@@ -252,7 +252,7 @@ def test_a_job_may_start_from_factors_of_another_rank_and_says_so(client_with_wo
     tensor = upload(client_with_worker, planted(7, 6, 5))["id"]
     first = submit(client_with_worker, tensor, stop={"max_iterations": 10})["id"]
     finished(client_with_worker, first)
-    for rank, words in ((2, "strongest were kept"), (4, "random ones were added")):
+    for rank, words in ((2, "strongest were kept"), (4, "random components were added")):
         fields = {"rank": rank, "initial": {"job_id": first}, "stop": {"max_iterations": 5}}
         job = finished(client_with_worker, submit(client_with_worker, tensor, **fields)["id"])
         assert job["state"] == "succeeded", job

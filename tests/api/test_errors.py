@@ -100,6 +100,7 @@ def test_an_upload_without_redis_leaves_no_record(tmp_path: Path) -> None:
         pass
     with running_api(configuration) as running, http_client(running.address) as caller:
         refused(caller.post("/v1/tensors", content=npy(planted(3, 3))), 503, "unavailable")
+        refused(caller.post("/v1/tensors", content=b"no tensor"), 503, "unavailable")
     assert not list((configuration.data / "tensors").glob("*.npy"))
     assert list((configuration.data / "uploads").iterdir()) == []
 
@@ -192,6 +193,13 @@ def asked(client: httpx.Client, **fields: object) -> dict[str, object]:
         ({"stop": 5}, "stop", "is not a JSON object", "in braces"),
         ({"name": 5}, "name", "is not text", "in quotes"),
         ({"name": ["x"]}, "name", "is not text", "in quotes"),
+        ({"rank": 0}, "rank", "is less than 1", "give 1 or more"),
+        ({"rank": 2.5}, "rank", "is not a whole number", "give a whole number"),
+        ({"beta": -0.1}, "beta", "is less than 0", "give 0 or more"),
+        ({"sparsity": 0}, "sparsity", "is not more than 0", "give more than 0"),
+        ({"negative": "clip"}, "negative", "is not 'refuse' or 'keep'", "give 'refuse' or 'keep'"),
+        ({"preset": "best"}, "preset", "is not 'recommended'", "give 'recommended'"),
+        ({"name": "x" * 201}, "name", "is longer than 200 characters", "shorten it"),
         ({"method": "{0}{name}"}, "method", "unknown method '{0}{name}'", "choose one of mu"),
     ],
 )

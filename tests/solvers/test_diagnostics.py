@@ -191,7 +191,7 @@ def test_core_consistency_falls_with_twice_as_many_components_as_there_are() -> 
     ("shape", "rank", "reason"),
     [
         ((12, 9), 2, "two modes"),
-        ((9, 7, 2), 3, "mode 3 has 2 indices for 3 components"),
+        ((9, 7, 2), 3, "mode 3 has a length of 2, for 3 components"),
         ((80, 70, 66), 65, "a core of more than"),
     ],
 )

@@ -176,8 +176,11 @@ def _fit_problems(
     initial, fixed = named.initial, named.fixed
     if initial is not None:
         _find(problems, lambda: _check_shapes(store, initial.id, tensor.shape))
-    if fixed is not None and request.fixed is not None:
-        problems += _fixed_problems(settings, request.fixed, fixed, tensor, store)
+    if request.fixed is not None:
+        wrong = list(_mode_problems(request.fixed.modes, tensor.ndim))
+        problems += wrong
+        if fixed is not None:
+            problems += _model_problems(settings, () if wrong else request.fixed.modes, fixed, tensor, store)
     return Assessment(problems, needed)
 
 
@@ -190,14 +193,14 @@ def _mask(record: TensorRecord | None, shape: tuple[int, ...], store: Store) -> 
 def _entry_problems(record: TensorRecord, size: int, settings: Settings) -> Iterator[InvalidInput]:
     """Entries that the request does not say how to treat."""
     if record.missing and settings.missing == "refuse":
-        problem = f"{_counted(record.missing, size)} NaN, and the job does not say what that means"
+        problem = f"{counted(record.missing, size)} NaN, and the job does not say what that means"
         yield InvalidInput(
             "missing", problem, 'give "nan" if they were not observed, or upload the tensor without them'
         )
     if record.max <= 0:
         yield InvalidInput("tensor_id", "no entry is positive", "nonnegative components fit positive entries only")
     elif record.negative and settings.negative == "refuse":
-        problem = f"{_counted(record.negative, size)} negative, the least is {record.min:.6g}"
+        problem = f"{counted(record.negative, size)} negative, the least is {record.min:.6g}"
         method = "" if METHODS[settings.method].signed else f", with another method than {settings.method}"
         zeros = "upload the tensor with zeros in their place, as solvers.clip makes it"
         remedy = f'give "keep" to fit them as they are{method}, or {zeros}'
@@ -207,13 +210,21 @@ def _entry_problems(record: TensorRecord, size: int, settings: Settings) -> Iter
         yield InvalidInput("negative", problem, remedy)
 
 
-def _counted(count: int, size: int) -> str:
+def counted(count: int, size: int) -> str:
     """In words, with their share: "12 of 1,000 entries (1.2 %) are"."""
     return f"{count:,} of {size:,} entries ({100 * count / size:.2g} %) {'is' if count == 1 else 'are'}"
 
 
-def _fixed_problems(
-    settings: Settings, asked: FixedModel, fixed: Job, tensor: NDArray[Any], store: Store
+def _mode_problems(modes: Sequence[int], order: int) -> Iterator[InvalidInput]:
+    """Why the factors of these modes cannot stay, whatever they are."""
+    if max(modes) > order:
+        yield InvalidInput("fixed.modes", f"has a mode {max(modes)}", f"count the modes from 1 to {order}")
+    elif len(modes) == order:
+        yield InvalidInput("fixed.modes", "names every mode", "leave out those that are to be fitted")
+
+
+def _model_problems(
+    settings: Settings, modes: Sequence[int], fixed: Job, tensor: NDArray[Any], store: Store
 ) -> Iterator[InvalidInput]:
     """Why the factors that are to stay do not fit. Each must have the length of its mode, and all the rank."""
     rank, shape = settings.rank, tensor.shape
@@ -229,24 +240,21 @@ def _fixed_problems(
     if len(factors) != len(shape):
         problem = f"has {len(factors)} modes, this tensor {len(shape)}"
         yield InvalidInput("fixed.job_id", problem, "name a job on a tensor of the same order")
-    elif max(asked.modes) > len(shape):
-        yield InvalidInput("fixed.modes", f"has a mode {max(asked.modes)}", f"count the modes from 1 to {len(shape)}")
-    elif len(asked.modes) == len(shape):
-        yield InvalidInput("fixed.modes", "names every mode", "leave out those that are to be fitted")
-    elif found != rank:
+        return
+    if found != rank:
         yield InvalidInput("rank", f"{rank} is not that of the fixed model, {found}", f"give {found}")
-    else:
-        other = next((mode for mode in asked.modes if len(factors[mode - 1]) != shape[mode - 1]), None)
-        if other is not None:
-            problem = f"mode {other} has {len(factors[other - 1])} indices there, {shape[other - 1]} here"
-            yield InvalidInput("fixed.modes", problem, SAME)
-            return
-        try:
-            kept = {mode: factors[mode - 1] for mode in asked.modes}
-            check_fixed(kept, shape, settings, working_precision(tensor, settings.precision))
-        except InvalidInput as error:
-            field = "fixed.modes" if error.field.startswith("fixed") else error.field
-            yield InvalidInput(field, error.problem, error.remedy)
+    kept = {mode: factors[mode - 1] for mode in modes}
+    others = [mode for mode, factor in kept.items() if len(factor) != shape[mode - 1]]
+    for mode in others:
+        problem = f"mode {mode} has a length of {len(kept[mode])} there, {shape[mode - 1]} here"
+        yield InvalidInput("fixed.modes", problem, SAME)
+    if found != rank or others or not kept:
+        return
+    try:
+        check_fixed(kept, shape, settings, working_precision(tensor, settings.precision))
+    except InvalidInput as error:
+        field = "fixed.modes" if error.field.startswith("fixed") else error.field
+        yield InvalidInput(field, error.problem, error.remedy)
 
 
 def _label_problems(modes: Sequence[int], ours: Axes | None, theirs: Axes | None) -> Iterator[InvalidInput]:

@@ -10,7 +10,7 @@ from solvers.studies.settings import Validation
 from solvers.studies.validation import check_validation
 from worker.contract import JobRequest, TensorRecord
 from worker.errors import InvalidJob, NotFound
-from worker.operations.admission import check_job
+from worker.operations.admission import check_job, counted
 from worker.owner_limits import Limits
 from worker.records.records import Records
 from worker.store.protocol import Store
@@ -126,10 +126,10 @@ def _choice_problems(
         yield InvalidInput("stop.max_seconds", problem, "lower it, or leave it out")
     if tensor.missing:
         remedy = "fill them first, or compare ranks with validate.holdout"
-        yield InvalidInput("tensor_id", f"{tensor.missing:,} entries are NaN", remedy)
+        yield InvalidInput("tensor_id", f"{counted(tensor.missing, size)} NaN", remedy)
     if tensor.negative:
         remedy = "set them to zero, and give noise clipped"
-        yield InvalidInput("tensor_id", f"{tensor.negative:,} entries are negative", remedy)
+        yield InvalidInput("tensor_id", f"{counted(tensor.negative, size)} negative", remedy)
     if tensor.max <= 0:
         yield InvalidInput("tensor_id", "no entry is positive", "nonnegative components fit positive entries only")
     if int(LARGEST_SHARE * size / sum(tensor.shape)) < 2:

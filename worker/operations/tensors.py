@@ -141,11 +141,11 @@ class TensorOperations:
 def _axes_problems(axes: Axes, shape: tuple[int, ...]) -> Iterator[InvalidInput]:
     """What does not fit the tensor, or is named twice."""
     if len(axes) != len(shape):
-        problem = f"has {len(axes)} entries, the tensor has {len(shape)} modes"
+        problem = f"the tensor has {len(shape)} modes, not {len(axes)}"
         yield InvalidInput("axes", problem, "give one entry for each mode, in their order")
     for mode, (axis, length) in enumerate(zip(axes, shape, strict=False), start=1):
         if len(axis.values) != length:
-            problem = f"has {len(axis.values)} entries, mode {mode} of the tensor has {length}"
+            problem = f"mode {mode} of the tensor has a length of {length}, not {len(axis.values)}"
             yield InvalidInput(f"axes[{mode}].values", problem, "give one for each index of the mode")
     names = [axis.name for axis in axes]
     for mode, name in enumerate(names, start=1):

@@ -112,6 +112,7 @@ def test_labels_are_kept_and_shown_with_the_tensor(client: httpx.Client) -> None
         ([AXES[0], {**AXES[1], "values": [1, 2]}, AXES[2]], ["axes[2].values"]),
         ([{**axis, "values": [1, 2]} for axis in AXES], ["axes[1].values", "axes[2].values", "axes[3].values"]),
         (AXES[:2], ["axes"]),
+        ([{**AXES[0], "values": [1]}], ["axes", "axes[1].values"]),
         ([*AXES, AXES[0]], ["axes", "axes[4].name"]),
         ([AXES[0], AXES[1], {**AXES[2], "name": "Probe"}], ["axes[3].name"]),
         ([AXES[0], {**AXES[1], "values": [250, "251", 252, 253]}, AXES[2]], ["axes[2].values.2"]),
@@ -130,6 +131,7 @@ def test_labels_that_do_not_fit_are_named(client: httpx.Client, axes: Any, field
     problem = refused(put_axes(client, tensor, axes), 422)
     assert sorted({error["field"] for error in problem["errors"]}) == fields
     assert all(error["remedy"] for error in problem["errors"])
+    assert "1 entries" not in problem["detail"]
     assert client.get(f"/v1/tensors/{tensor}/axes").json() == []
 
 

@@ -90,6 +90,14 @@ def test_a_choice_that_cannot_be_made_is_refused_with_its_field(
     assert problem["errors"][0]["field"] == field
 
 
+def test_a_choice_counts_what_it_cannot_take(client: httpx.Client) -> None:
+    tensor = np.array(planted(9, 8, 7))
+    tensor[0, 0, 0], tensor[1, 1, 1], tensor[2, 2, 2] = np.nan, -1.0, -2.0
+    problem = refused(client.post("/v1/studies", json={**CHOICE, "tensor_id": upload(client, tensor)["id"]}), 422)
+    told = [error["problem"] for error in problem["errors"]]
+    assert told == ["1 of 504 entries (0.2 %) is NaN", "2 of 504 entries (0.4 %) are negative"]
+
+
 def test_too_many_runs_are_refused_with_their_count(client: httpx.Client) -> None:
     tensor = upload(client, planted(9, 8, 7))["id"]
     body = {**GRID, "tensor_id": tensor, "betas": [float(b) for b in range(1, 10)], "repeats": 1000}

@@ -109,7 +109,9 @@ def test_of_given_factors_with_more_components_the_strongest_are_kept() -> None:
     result = run(X, method="apg", initial=given, iterations=1)
     expected = run(X, method="apg", initial=[A[:, [0, 2, 3, 5]] for A in given], iterations=1)
     assert result.objective == expected.objective
-    assert "had 6 components: the 4 strongest were kept" in result.warnings[0]
+    assert (
+        "the rank of the initial factors is 6: of their components, only the strongest were kept" in result.warnings[0]
+    )
     assert not any("initial" in warning for warning in expected.warnings)
 
 
@@ -121,7 +123,7 @@ def test_to_given_factors_with_fewer_components_weak_ones_are_added() -> None:
     assert size[2:] == pytest.approx(0.1 * size[:2].mean())
     assert any((A != B).any() for A, B in zip(started, drawn(X, initial=given, seed=4), strict=True))
     result = run(X, method="apg", initial=given)
-    assert "had 2 components: 2 random ones were added" in result.warnings[0]
+    assert "the rank of the initial factors is 2: random components were added" in result.warnings[0]
     assert all((A > 0).any() for A in drawn(X, initial=[np.zeros_like(A) for A in given]))
 
 
