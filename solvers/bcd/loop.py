@@ -29,6 +29,7 @@ from solvers.tensor.compressed import LARGEST_LOSS, Compressed, compress, is_wor
 from solvers.tensor.dense import Tensor
 from solvers.tensor.products import Array
 from solvers.tensor.protocol import Gram, Modes, Partial, TensorLike
+from solvers.tensor.thin.products import ProductsOfFormat1, products_with
 from solvers.tensor.threads import Threads, single_threaded_blas
 from solvers.tensor.validation import prepare_tensor
 
@@ -128,7 +129,11 @@ def _prepare(
     pool: Threads,
 ) -> tuple[Problem, Tensor, State]:
     with single_threaded_blas():
-        X = prepare_tensor(tensor, settings.precision, pool, mask, settings.missing, settings.negative, settings.rank)
+        is_of_format_1 = resume is not None and resume.format == 1
+        products_of = ProductsOfFormat1 if is_of_format_1 else products_with
+        X = prepare_tensor(
+            tensor, settings.precision, pool, mask, settings.missing, settings.negative, settings.rank, products_of
+        )
         if settings.accelerate == "compress" and not X.observed.constant:
             unfit = "cannot compress a tensor whose missing entries differ along every mode"
             raise InvalidInput("accelerate", unfit, "give 'auto' or 'none'")
@@ -138,7 +143,7 @@ def _prepare(
         started = time.perf_counter()
         penalties = _weights(X, settings, initial, pool) if resume is None else resume.weights
         fitted_seconds = time.perf_counter() - started if settings.sparsity == "auto" else 0.0
-        problem = resolve(settings, penalties, tuple(stay) if resume is None else resume.fixed)
+        problem = resolve(settings, penalties, tuple(stay) if resume is None else resume.fixed, is_of_format_1)
         sparse_rows = _rows_with_few_entries(X, problem)
         for advice in (*problem.advice(), *sparse_rows):
             warnings.warn(advice, AdviceWarning, stacklevel=4)

@@ -39,7 +39,7 @@ def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
         return scales
     squares = np.array([np.square(A).sum(axis=0) for A in exact])
     alive = (squares > VANISHED).all(axis=0)
-    if not problem.squared or not beta.any():  # then both penalties are the same
+    if not problem.squared or not (beta.any() or problem.is_of_format_1):  # without β both penalties are the same
         sums = np.array([A.sum(axis=0) for A in exact])
         scales[:, alive] = _balance(alpha[:, None] * squares[:, alive], beta[:, None] * sums[:, alive])
         return scales
@@ -56,13 +56,13 @@ def scales_after_sweep(problem: Problem, factors: Sequence[Array], sizes: Sequen
     """N × R scales: the best ones if rescaling was asked for; None to leave the factors alone. Fixed ones keep theirs.
 
     Without any penalty nothing holds a component's scale, and a dying one may carry it far from mode to mode: then it
-    is brought back whatever was asked for, or ended where it is faint.
+    is brought back whatever was asked for, or ended where it is faint. Not in a run that began without that rule.
     """
     if len(problem.free) == 1:  # its scale is what is fitted
         return None
     free = [factors[mode] for mode in problem.free]
     scales = np.ones((len(factors), factors[0].shape[1]))
-    if any(problem.alpha) or any(problem.beta):
+    if any(problem.alpha) or any(problem.beta) or problem.is_of_format_1:
         if not problem.settings.rescale:
             return None
         scales[list(problem.free)] = best_scales(problem, free)

@@ -33,17 +33,11 @@ def rows_by_column(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int
                         gradient[s] += (after - before) * own[r, s]
 
 
-# A column below this share of the numbers that it is the difference of is their rounding.
-ROUNDING = 1e-12
-
-
 @compiled
-def normalised_columns(A: Float64, Q: Float64, descent: Float64, sizes: Float64) -> Float64:
+def normalised_columns(A: Float64, Q: Float64, descent: Float64, least: Float64) -> Float64:
     """The same from the descent C − A Q, each column scaled to unit length before the next is updated.
 
-    A column that vanished stays zero. It has vanished, too, where it is only rounding: a component that is zero in the
-    last mode has C_r = 0 and Q_r = α e_r, so that a_r − a_r is left, and unit length would make noise of that. `sizes`
-    has the norms of |C_r| + A |Q_r|, before their difference was taken.
+    A column that vanished stays zero, and one becomes so whose norm is not above its `least`.
     """
     rank = Q.shape[0]
     columns, downhill = np.ascontiguousarray(A.T), np.ascontiguousarray(descent.T)
@@ -56,8 +50,7 @@ def normalised_columns(A: Float64, Q: Float64, descent: Float64, sizes: Float64)
             elif downhill[r, i] < 0:
                 column[i] = 0.0
             squared += column[i] * column[i]
-        size = np.sqrt((columns[r] * columns[r]).sum()) + (sizes[r] / Q[r, r] if Q[r, r] > 0 else 0.0)
-        if squared > (ROUNDING * size) ** 2:
+        if squared > least[r] ** 2:
             column /= np.sqrt(squared)
         else:
             column[:] = 0.0

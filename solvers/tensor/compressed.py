@@ -14,7 +14,7 @@ from solvers.tensor.contraction import Blocks, Split
 from solvers.tensor.dense import Positive, Tensor
 from solvers.tensor.products import Array, Float64, padded
 from solvers.tensor.protocol import Modes, Partial
-from solvers.tensor.thin.products import products_with
+from solvers.tensor.thin.products import Products
 from solvers.tensor.threads import Threads
 
 # Vectors kept per mode beyond the rank, and subspace iterations: a random sketch alone was too coarse.
@@ -93,7 +93,8 @@ def compress(
             break
         split = Split(0, axis) if axis == entries.ndim - 1 else Split(axis, axis + 1)
         blocks = Blocks(entries, split) if bases else tensor.blocks(split)
-        bases[tensor.modes[axis]], entries = _truncated(entries, blocks, axis, rank + OVERSAMPLES, random, threads)
+        products = tensor.products_of(blocks, threads)
+        bases[tensor.modes[axis]], entries = _truncated(entries, products, axis, rank + OVERSAMPLES, random)
         small = Compressed(tensor, _core(tensor, entries, threads, precise), bases)
         if small.loss > largest_loss:
             return None
@@ -101,12 +102,11 @@ def compress(
 
 
 def _truncated(
-    entries: Array, blocks: Blocks, axis: int, kept: int, random: np.random.Generator, threads: Threads
+    entries: Array, products: Products, axis: int, kept: int, random: np.random.Generator
 ) -> tuple[Array, Array]:
     """A basis U of `kept` vectors along the axis, and the entries multiplied by Uᵀ there."""
     lengths = entries.shape
     last = axis == len(lengths) - 1
-    products = products_with(blocks, threads)
     along, across = products.contract_outer, products.contract_inner
     if last:
         along, across = across, along
@@ -115,7 +115,8 @@ def _truncated(
     def multiplied(product: Callable[[Array], Array], weights: Array) -> Array:
         return product(padded(weights, products.unit))[:, :kept]
 
-    U = _orthonormal(multiplied(along, random.standard_normal((others, kept)).astype(entries.dtype)))
+    sketch = random.standard_normal((kept, others)).T.astype(entries.dtype, order="C")
+    U = _orthonormal(multiplied(along, sketch))
     for _ in range(SUBSPACE_ITERATIONS):
         U = _orthonormal(multiplied(along, multiplied(across, U)))
     product = multiplied(across, U).reshape(math.prod(lengths[:axis]), -1, kept)
@@ -133,7 +134,7 @@ def _core(tensor: Tensor, entries: Array, threads: Threads, precise: bool) -> Te
     in_order = entries if tensor.modes[0] == 0 else entries.T
     norm = math.sqrt(float(flat @ flat))
     gaps = None if tensor.gaps is None else tensor.gaps.of_core(entries, tensor.modes)
-    return Tensor(in_order, norm, Positive(norm, float(flat.sum())), threads, gaps)
+    return Tensor(in_order, norm, Positive(norm, float(flat.sum())), threads, gaps, tensor.products_of)
 
 
 def _in(dtype: np.dtype[Any], U: Array | None) -> Array | None:

@@ -14,7 +14,7 @@ from solvers.tensor.missing.grams import Complete, RowGrams
 from solvers.tensor.missing.masked import Mask, MaskedBlocks
 from solvers.tensor.products import Array, Float64, khatri_rao, padded
 from solvers.tensor.protocol import Modes, Observed
-from solvers.tensor.thin.products import products_with
+from solvers.tensor.thin.products import ProductsOf, products_with
 from solvers.tensor.threads import Threads, slabs
 from solvers.tensor.tree import DimensionTree
 
@@ -74,7 +74,13 @@ class Tensor(DimensionTree):
     """
 
     def __init__(
-        self, entries: Array, norm: float, positive: Positive, threads: Threads, gaps: Gaps | None = None
+        self,
+        entries: Array,
+        norm: float,
+        positive: Positive,
+        threads: Threads,
+        gaps: Gaps | None = None,
+        products_of: ProductsOf = products_with,
     ) -> None:
         reverse = not entries.flags.c_contiguous
         self.stored = entries.T if reverse else entries  # in C order
@@ -83,7 +89,8 @@ class Tensor(DimensionTree):
         self.observed: Observed = Complete(entries.ndim) if gaps is None else gaps.observed
         split = best_split(self.stored.shape)
         modes = tuple(range(entries.ndim))[:: -1 if reverse else 1]
-        super().__init__(entries.shape, modes, split, self.blocks(split), threads)
+        self.products_of = products_of
+        super().__init__(entries.shape, modes, split, self.blocks(split), threads, products_of)
 
     def blocks(self, split: Split) -> Blocks:
         """The entries as before × inner × after; those that were not observed read as zeros."""
@@ -131,7 +138,7 @@ class Tensor(DimensionTree):
 
     def _unfolded_first(self, blocks: Blocks, V: Float64) -> Unfolded:
         """The same for the slowest mode, whose tiles lie scattered: XᵀV is held, and X is read in order, twice."""
-        products = products_with(blocks, self._threads)
+        products = self.products_of(blocks, self._threads)
         right = products.contract_inner(padded(V.astype(self.dtype), products.unit))
         positive, negative = np.zeros(V.shape[1]), np.zeros(V.shape[1])
         for part in slabs(len(right), -(-right.size // TILE)):

@@ -12,29 +12,31 @@ import numpy as np
 from solvers.tensor.contraction import Blocks, Split, split_point
 from solvers.tensor.products import Array, Float64, padded, row_products
 from solvers.tensor.protocol import Modes, Partial
-from solvers.tensor.thin.products import products_with
-from solvers.tensor.threads import Threads, slabs
-
-# A partial result of fewer entries is contracted by one thread sooner than another wakes.
-SMALL_PARTIAL = 1 << 18
+from solvers.tensor.thin.products import ProductsOf, products_with
+from solvers.tensor.threads import Threads
 
 
 class DimensionTree:
     """The tree over blocks of entries that lie in the order of `modes`; `shape` is that of the modes from 0 on."""
 
-    def __init__(self, shape: tuple[int, ...], modes: Modes, split: Split, blocks: Blocks, threads: Threads) -> None:
-        from solvers.tensor.thin import partials  # numba: see methods/hals.py
-
-        self._partials = partials
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        modes: Modes,
+        split: Split,
+        blocks: Blocks,
+        threads: Threads,
+        products_of: ProductsOf = products_with,
+    ) -> None:
         self.shape, self.modes = shape, modes
         self.dtype = blocks.dtype
         self._threads = threads
-        self._products = products_with(blocks, threads)
+        self._products = products_of(blocks, threads)
         self._inner = modes[slice(*split)]
         self._outer = modes[: split.start] + modes[split.stop :]
-        self._before = split.start  # so many of the outer modes
+        before = split.start  # so many of the outer modes
+        self._cut = before if self._products.rotates and 0 < before < len(self._outer) else None
         self._latest: Partial | None = None
-        partials.load(self.dtype)
 
     @property
     def cycle(self) -> Modes:
@@ -44,7 +46,7 @@ class DimensionTree:
         """
         order = tuple(range(len(self.shape)))
         first = min(self._inner)
-        return order[first:] + order[:first] if 0 < self._before < len(self._outer) else order
+        return order if self._cut is None else order[first:] + order[:first]
 
     def first_contraction(self, factors: Sequence[Array], modes: Modes | None = None) -> Partial:
         """The first contraction of a sweep. It does not depend on the factors of the modes that it keeps."""
@@ -86,29 +88,18 @@ class DimensionTree:
             yield modes[0], np.ascontiguousarray(partial[:, : factors[0].shape[1]], dtype=np.float64)
             return
         # Outer modes on both sides of the inner ones are cut there: so either side can come first.
-        both_sides = modes == self._outer and 0 < self._before < len(modes)
-        cut = self._before if both_sides else split_point([self.shape[mode] for mode in modes])
+        cut = self._cut if modes == self._outer else None
+        cut = cut or split_point([self.shape[mode] for mode in modes])
         halves = modes[:cut], modes[cut:]
         for keep, away in sorted((halves, halves[::-1]), key=lambda pair: _first_place(pair[0], wanted)):
             if not set(keep).isdisjoint(wanted):
                 others = (padded(factors[mode], self._products.unit) for mode in away)
                 weights = row_products([A.astype(partial.dtype, copy=False) for A in others])
-                rest = self._contract_components(partial, weights, away_first=away == halves[0])
-                shape = (*(self.shape[mode] for mode in keep), partial.shape[-1])
+                away_first, columns = away == halves[0], partial.shape[-1]
+                matrices = partial.reshape((len(weights), -1, columns) if away_first else (-1, *weights.shape))
+                rest = self._products.contract_partial(matrices, weights, away_first)
+                shape = (*(self.shape[mode] for mode in keep), columns)
                 yield from self._walk(rest.reshape(shape), keep, factors, wanted)
-
-    def _contract_components(self, partial: Array, weights: Array, away_first: bool) -> Float64:
-        """The same contraction inside a partial result, in double precision from here on."""
-        weights = np.require(weights, None, "W")  # else the kernel would be compiled once more
-        away, columns = weights.shape
-        matrix = partial.reshape((away, -1, columns) if away_first else (-1, away, columns))
-        contract = self._partials.contract_first if away_first else self._partials.contract_second
-        rest = np.empty((matrix.shape[1 if away_first else 0], columns))
-        self._threads.each(
-            lambda part: contract(matrix, weights, part.start, rest[part]),
-            slabs(len(rest), min(partial.size // SMALL_PARTIAL, 2 * self._threads.count)),
-        )
-        return rest
 
 
 def _first_place(modes: Modes, wanted: Modes) -> int:

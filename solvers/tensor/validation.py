@@ -13,6 +13,7 @@ from solvers.tensor.missing.masked import Mask
 from solvers.tensor.missing.pattern import find_pattern
 from solvers.tensor.products import Array
 from solvers.tensor.scan import Booleans, Scan, scan
+from solvers.tensor.thin.products import ProductsOf, products_with
 from solvers.tensor.threads import Threads
 
 Precision: TypeAlias = Literal["float64", "float32"]
@@ -74,10 +75,11 @@ def prepare_tensor(
     missing: Missing = "refuse",
     negative: Negative = "refuse",
     rank: int = 1,
+    products_of: ProductsOf = products_with,
 ) -> Tensor:
     """Refuse what cannot be decomposed, convert what must be converted (once), leave the caller's array alone.
 
-    The `rank` decides how the Grams of a tensor with gaps are formed.
+    The `rank` decides how the Grams of a tensor with gaps are formed, `products_of` how it is multiplied.
     """
     array = _as_array(tensor)
     check_shape_and_dtype(array)
@@ -89,11 +91,11 @@ def prepare_tensor(
     check_entries(found, entries.dtype, missing, negative)
     positive = Positive(found.positive_norm, found.positive_sum)
     if found.observed == entries.size:
-        return Tensor(entries, found.norm, positive, threads)
+        return Tensor(entries, found.norm, positive, threads, products_of=products_of)
     if copied and seen is not None:
         np.copyto(entries, np.nan, where=np.broadcast_to(~seen, entries.shape))
         seen = None
-    return Tensor(entries, found.norm, positive, threads, _gaps(entries, seen, rank, threads))
+    return Tensor(entries, found.norm, positive, threads, _gaps(entries, seen, rank, threads), products_of)
 
 
 def _gaps(entries: Array, seen: Booleans | None, rank: int, threads: Threads) -> Gaps:

@@ -6,7 +6,7 @@ bits depend on the shape and the number of columns alone.
 
 from collections.abc import Callable
 from itertools import product
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -19,12 +19,15 @@ from solvers.tensor.threads import Threads, slabs
 FEW_ROWS, SECTIONS = 64, 16
 # Pieces of the rows for every thread: enough that none waits long for the last one.
 PIECES_PER_THREAD = 4
+# A partial result of fewer entries is contracted by one thread sooner than another wakes.
+SMALL_PARTIAL = 1 << 18
 
 
 class Products(Protocol):
     """The products with a tensor that is seen as before × inner × after; columns of weights and results come last."""
 
     unit: int  # the number of columns must be a multiple of this
+    rotates: bool  # whether a sweep may begin at the inner modes, to save a contraction
 
     def contract_inner(self, weights: Array) -> Array:
         """Σ over the inner modes; weights is inner × R, the result (before · after) × R."""
@@ -32,29 +35,80 @@ class Products(Protocol):
     def contract_outer(self, weights: Array) -> Array:
         """Σ over the outer modes; weights is (before · after) × R, the result inner × R."""
 
+    def contract_partial(self, partial: Array, weights: Array, away_first: bool) -> Array:
+        """Σ over the first or the second axis of a partial result; each component has weights of its own."""
+
+
+ProductsOf: TypeAlias = Callable[[Blocks, Threads], Products]
+
 
 def products_with(blocks: Blocks, threads: Threads) -> Products:
     """By the thin kernel where the processor has vectors and every entry is to be read as it is, else by BLAS."""
     from solvers.tensor.thin.kernel import VECTOR_BYTES  # numba: see methods/hals.py
 
     if VECTOR_BYTES is None or not blocks.is_plain:
-        return BlasProducts(Matricization(blocks, threads))
+        return BlasProducts(blocks, threads)
     return ThinProducts(blocks, threads)
 
 
-class BlasProducts:
+class InDoublePrecision:
+    """Contractions inside a partial result, in double precision from there on."""
+
+    rotates = True
+
+    def __init__(self, dtype: np.dtype[Any], threads: Threads) -> None:
+        from solvers.tensor.thin import partials  # numba: see methods/hals.py
+
+        self._partials = partials
+        self._threads = threads
+        partials.load(dtype)
+
+    def contract_partial(self, partial: Array, weights: Array, away_first: bool) -> Array:
+        weights = np.require(weights, None, "W")  # else the kernel would be compiled once more
+        contract = self._partials.contract_first if away_first else self._partials.contract_second
+        rest = np.empty((partial.shape[1 if away_first else 0], weights.shape[1]))
+        self._threads.each(
+            lambda part: contract(partial, weights, part.start, rest[part]),
+            slabs(len(rest), min(partial.size // SMALL_PARTIAL, 2 * self._threads.count)),
+        )
+        return rest
+
+
+class BlasProducts(InDoublePrecision):
     """Those of a `Matricization`."""
 
     unit = 1
 
-    def __init__(self, matrix: Matricization) -> None:
-        self._matrix = matrix
+    def __init__(self, blocks: Blocks, threads: Threads) -> None:
+        super().__init__(blocks.dtype, threads)
+        self._matrix = Matricization(blocks, threads)
 
     def contract_inner(self, weights: Array) -> Array:
-        return np.ascontiguousarray(self._matrix.contract_inner(np.ascontiguousarray(weights.T)).T)
+        return _transposed(self._matrix.contract_inner(_transposed(weights)))
 
     def contract_outer(self, weights: Array) -> Array:
-        return np.ascontiguousarray(self._matrix.contract_outer(np.ascontiguousarray(weights.T)).T)
+        return _transposed(self._matrix.contract_outer(_transposed(weights)))
+
+
+class ProductsOfFormat1(BlasProducts):
+    """The products of the version whose states have format 1, to the bit: all by BLAS, in the tensor's precision."""
+
+    rotates = False
+
+    def contract_partial(self, partial: Array, weights: Array, away_first: bool) -> Array:
+        """One matrix-vector product for each component."""
+        matrices = np.ascontiguousarray(np.moveaxis(partial, 2, 0))
+        vectors = _transposed(weights)
+        rest = np.empty((len(vectors), matrices.shape[2 if away_first else 1]), partial.dtype)
+
+        def piece(some: slice) -> None:
+            if away_first:
+                np.matmul(vectors[some, None, :], matrices[some], out=rest[some, None, :])
+            else:
+                np.matmul(matrices[some], vectors[some, :, None], out=rest[some, :, None])
+
+        self._threads.each(piece, slabs(len(vectors), partial.size // SMALL_PARTIAL))
+        return _transposed(rest)
 
 
 class _Slab(NamedTuple):
@@ -66,14 +120,14 @@ class _Slab(NamedTuple):
     row_step: int
 
 
-class ThinProducts:
+class ThinProducts(InDoublePrecision):
     """The thin kernel over all entries, on threads."""
 
     def __init__(self, blocks: Blocks, threads: Threads) -> None:
         from solvers.tensor.thin import kernel
 
+        super().__init__(blocks.dtype, threads)
         self._kernel = kernel
-        self._threads = threads
         self._entries = blocks.tile((slice(None),) * 3)
         self._file = FileEntries.of(self._entries)
         self.unit = kernel.unit_of(blocks.dtype)
@@ -160,6 +214,10 @@ class ThinProducts:
         for place, buffer in self._file.slabs():
             _, rows, columns = buffer.shape
             work(_Slab(place, buffer.ctypes.data, rows * columns, columns))
+
+
+def _transposed(matrix: Array) -> Array:
+    return np.ascontiguousarray(matrix.T)
 
 
 def _shifted(part: slice, by: slice) -> slice:

@@ -1,7 +1,6 @@
 """Several starts are tried, the lowest goes on; whatever the phase, a run is resumed to the same bits."""
 
 import io
-import json
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -13,7 +12,6 @@ from solvers import Clock, Result, Settings, State, solve, sweeps, synthetic
 from solvers.bcd.objective import ROUNDING
 from solvers.settings import Accelerate
 from tests.solvers.literal import objective
-from tests.solvers.problems import against_advice
 
 X = synthetic.planted((24, 20, 18), rank=4, snr_db=20.0).tensor
 
@@ -26,12 +24,6 @@ def untimed(state: State) -> dict[str, bytes]:
     """All that is saved of a state, bit for bit, but for the seconds."""
     with np.load(io.BytesIO(state.to_bytes())) as stored:
         return {name: array.tobytes() for name, array in stored.items() if name != "seconds"}
-
-
-def same_run(ours: State, theirs: State) -> bool:
-    histories = [(run.history.objective, run.history.relative_error) for run in (ours, theirs)]
-    factors = [[A.tobytes() for A in run.factors] for run in (ours, theirs)]
-    return histories[0] == histories[1] and factors[0] == factors[1] and ours.stop_reason == theirs.stop_reason
 
 
 def by_start(state: State) -> Iterator[list[float]]:
@@ -153,48 +145,6 @@ def test_a_start_from_singular_vectors_is_followed_by_random_ones() -> None:
     result = solve(X, asked(init="nndsvd", starts=3, extrapolate=False, regrow=False))
     first = [result.history.objective[result.history.start.index(start)] for start in (1, 2, 3)]
     assert len(set(first)) == 3
-
-
-@against_advice
-@pytest.mark.parametrize(
-    ("fields", "phase"),
-    [
-        ({"method": "anls-bpp", "penalty": "l1", "beta": 0.3, "rescale": True, "accelerate": "none"}, "exact"),
-        ({"method": "anls-bpp", "penalty": "l1", "beta": 0.3, "rescale": True, "accelerate": "compress"}, "compressed"),
-        ({"method": "apg", "beta": 0.3, "accelerate": "none"}, "exact"),
-        ({"method": "hals", "beta": 0.1, "accelerate": "compress"}, "compressed"),
-    ],
-)
-@pytest.mark.parametrize("dtype", ["f8", "f4"])
-def test_a_state_of_the_first_format_goes_on_by_its_own_rules(fields: dict[str, Any], phase: str, dtype: str) -> None:
-    """In double precision those are the rules of today without trial starts, put-back and extrapolation."""
-    tensor, stop = X.astype(dtype), {"criterion": "relative_objective", "tolerance": 1e-5, "patience": 3}
-    wanted = Settings(rank=6, regrow=False, starts=1, extrapolate=False, stop=stop, **fields)
-    states = list(sweeps(tensor, wanted))
-    old = State.from_bytes(as_format_1(states[3].to_bytes(), tensor.dtype))
-    assert (old.format, old.phase, old.iteration) == (1, phase, 4)
-    resumed = list(sweeps(tensor, wanted, resume=old))
-    again = list(sweeps(tensor, wanted, resume=State.from_bytes(resumed[2].to_bytes())))
-    assert same_run(again[-1], resumed[-1])
-    assert resumed[-1].stop_reason == "tolerance"
-    if dtype == "f8":
-        assert same_run(resumed[-1], states[-1])
-
-
-def as_format_1(content: bytes, dtype: np.dtype[Any]) -> bytes:
-    """The same state as the first format wrote it: the factors in the tensor's precision, no fields that came later."""
-    with np.load(io.BytesIO(content)) as stored:
-        arrays = {name: array for name, array in stored.items() if not name.startswith(("momentum", "candidate"))}
-    del arrays["start"]
-    arrays |= {name: array.astype(dtype) for name, array in arrays.items() if name[0] == "A"}
-    header = json.loads(arrays["header"].tobytes())
-    header = {name: header[name] for name in ("settings", "numbers", "stop_reason", "phase", "compressed_until")}
-    for later in ("sparsity", "extrapolate", "regrow", "starts", "starts_mode"):
-        del header["settings"][later]
-    arrays["header"] = np.frombuffer(json.dumps({"format": 1, **header}).encode(), np.uint8)
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    return buffer.getvalue()
 
 
 def test_the_time_limit_ends_a_run_at_the_row_that_reaches_it() -> None:
