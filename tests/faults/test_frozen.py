@@ -3,9 +3,15 @@
 from contextlib import ExitStack
 from subprocess import Popen
 
-from tests.support.jobs import ENDLESS, LONG, Backend, ended, job_process, reached
-from tests.support.processes import frozen, tree
+import pytest
+
+from solvers import sweeps
+from tests.support.jobs import ENDLESS, LONG, TENSOR, Backend, ended, job_process, reached
+from tests.support.processes import frozen, kill, tree
 from tests.support.stack import wait_for, worker
+from worker.contract import JobError, JobResult
+from worker.execution.attempt import Ended
+from worker.execution.run_job import report_outcome
 
 
 def test_a_frozen_worker_wakes_up_to_find_its_job_taken_and_writes_nothing(
@@ -56,6 +62,46 @@ def test_a_frozen_job_process_is_killed_and_its_only_worker_begins_again(
     backend.checkpointed(job)
     with frozen([job_process(running.pid)]):
         assert backend.as_if_nothing_happened(job).attempt == 2
+
+
+def test_what_a_belated_process_wrote_goes_though_it_was_killed_before_it_knew(
+    backend: Backend, running: Popen[bytes]
+) -> None:
+    job = backend.submit(**LONG)
+    backend.checkpointed(job)
+    computing = job_process(running.pid)
+    with frozen(tree(running.pid)):
+        late = backend.checkpointed(job)
+        content = late.read_bytes()
+        with worker(backend.configuration):
+            backend.as_if_nothing_happened(job)
+            wait_for(lambda: job.id not in backend.records.jobs.unsettled(), what="the history in the store")
+        files = _files(backend, job.id)
+        late.write_bytes(content)  # the last that the belated process does before it is killed
+        kill(computing)
+    wait_for(lambda: _files(backend, job.id) == files, what="its late checkpoint to go")
+
+
+@pytest.mark.parametrize("told", ["handed back", "failed", "cancelled", "succeeded"])
+def test_an_attempt_that_learns_of_its_loss_only_as_it_ends_leaves_no_file(backend: Backend, told: str) -> None:
+    asked = {"rank": 2, "stop": {"max_iterations": 3}}
+    job = backend.submit(**asked)
+    late = backend.records.claims.claim("frozen")
+    assert late is not None
+    backend.records.leases.reap(everything=True)
+    with worker(backend.configuration):
+        done = backend.as_if_nothing_happened(job)
+        wait_for(lambda: job.id not in backend.records.jobs.unsettled(), what="the history in the store")
+    files, folder = _files(backend, job.id), backend.store.job(job.id)
+    *_, state = sweeps(TENSOR, late.settings)
+    result = JobResult.from_state(state)
+    folder.save_checkpoint(late.fence, state)
+    folder.save_factors(late.fence, state, result)
+    error = JobError(kind="system", message="it died", remedy="none")
+    outcome = {"handed back": None, "failed": error}.get(told, Ended(result, cancelled=told == "cancelled"))
+    report_outcome(backend.records.claims, backend.jobs, late, outcome)
+    assert backend.now(job) == done
+    assert _files(backend, job.id) == files
 
 
 def _files(backend: Backend, job_id: str) -> dict[str, int]:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from solvers import sweeps
 from tests.support.jobs import put, random_tensor, request
 from tests.support.stack import wait_for, worker
 from worker.config import Configuration
-from worker.contract import Job, TensorRecord
+from worker.contract import Job, JobResult, TensorRecord
 from worker.errors import NotFound
 from worker.operations.cleanup import Cleanup, Removed
 from worker.operations.jobs import JobOperations
@@ -261,6 +262,31 @@ def test_half_written_files_of_a_living_attempt_stay(configuration: Configuratio
     os.utime(folder / ".checkpoint", (0, 0))
     assert names(tidied(configuration)) == {("file", "jobs/running/.checkpoint")}
     assert files_left(store) == []
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_late_files_go_once_their_job_has_ended_though_whoever_wrote_them_was_killed(
+    configuration: Configuration, records: ExecutionRecords, store: LocalStore, jobs: JobOperations, has_ended: bool
+) -> None:
+    tensor = put(records, store, random_tensor(3, 4))
+    job, _ = records.jobs.submit("local", request(tensor, stop={"max_iterations": 2}))
+    claim = records.claims.claim("worker")
+    assert claim is not None
+    *_, state = sweeps(random_tensor(3, 4), claim.settings)
+    files, result = store.job(job.id), JobResult.from_state(state)
+    files.save_factors(2, state, result)
+    if has_ended:
+        assert records.claims.succeed(claim, result)
+        jobs.settle(job.id)
+    before = set(files_left(store))
+    late = files.save_checkpoint(1, state)
+    files.save_factors(1, state, result)
+    after = set(files_left(store))
+    expected = {("file", f"jobs/{job.id}/{late}"), ("file", f"jobs/{job.id}/factors-1")} if has_ended else set()
+    assert names(tidied(configuration, dry_run=True)) == expected
+    assert set(files_left(store)) == after
+    assert names(tidied(configuration)) == expected
+    assert set(files_left(store)) == (before if has_ended else after)
 
 
 def test_a_worker_tidies_by_itself(configuration: Configuration, records: ExecutionRecords, store: LocalStore) -> None:

@@ -16,6 +16,7 @@ from worker.execution.attempt import Attempt, Ended
 from worker.execution.heartbeat import Heartbeat
 from worker.execution.progress import BATCH_ROWS, BATCH_SECONDS, ProgressPublisher
 from worker.execution.run_job import (
+    discard_late_files,
     exit_after_grace_period,
     grace_seconds,
     handle_stop,
@@ -167,7 +168,7 @@ class Batch:
 
     def hand_back_all(self) -> None:
         for claim in self._held:
-            self._claims.hand_back(claim)
+            report_outcome(self._claims, self._jobs, claim, None)
 
     def run(self, claims: Sequence[Claim]) -> tuple[float, float]:
         """Run them one after another; those that succeed end together. Gives the seconds of computing, of storing."""
@@ -197,7 +198,7 @@ class Batch:
                 raise
             log.warning("%d runs go back to the queue: %s", len(ended), error)
         for claim in [*self._held]:
-            self._patiently(partial(self._claims.hand_back, claim))
+            self._patiently(partial(report_outcome, self._claims, self._jobs, claim, None))
             self._release(claim)
         return computed - started, time.monotonic() - computed
 
@@ -206,11 +207,11 @@ class Batch:
     ) -> None:
         """A run that did not succeed, or has to go on elsewhere, like any other job."""
         self._patiently(progress.publish)
-        if not heartbeat.lost:
+        if heartbeat.lost:
+            self._patiently(lambda: discard_late_files(self._jobs, claim.job_id))
+        else:
             self._store.flush()
             self._patiently(lambda: report_outcome(self._claims, self._jobs, claim, outcome))
-        if heartbeat.lost:
-            self._patiently(lambda: self._jobs.discard_late_files(claim.job_id))
         self._release(claim)
 
     def _end(self, ended: Sequence[tuple[Claim, Ended, Resolved, list[Progress]]]) -> None:
@@ -232,7 +233,7 @@ class Batch:
         log.info("study %s: %d runs ended", self._first.study_id, sum(answers))
         for run, is_ended in zip(runs, answers, strict=True):
             if not is_ended:
-                self._patiently(partial(self._jobs.discard_late_files, run.claim.job_id))
+                self._patiently(partial(discard_late_files, self._jobs, run.claim.job_id))
             self._release(run.claim)
 
     def _all_rows(self, claim: Claim, rows: list[Progress]) -> list[Progress]:

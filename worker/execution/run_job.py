@@ -41,16 +41,18 @@ def run_job(claim: Claim, configuration: Configuration) -> None:
     with (
         Heartbeat(claims, claim, configuration.lease_seconds) as heartbeat,
         ProgressPublisher(claims, claim, heartbeat) as progress,
-        exit_after_grace_period(lambda: claims.hand_back(claim), claim.job_id, stop, grace_seconds(configuration)),
+        exit_after_grace_period(
+            lambda: report_outcome(claims, jobs, claim, None), claim.job_id, stop, grace_seconds(configuration)
+        ),
     ):
         kind = TASKS[claim.task]
         attempt = kind(claim, claims, store, configuration, heartbeat, progress, stop.is_set)
         outcome = outcome_of(attempt)
         retry_while_redis_is_down(progress.flush, stop)
-        if not heartbeat.lost:
-            retry_while_redis_is_down(lambda: report_outcome(claims, jobs, claim, outcome), stop)
         if heartbeat.lost:
-            retry_while_redis_is_down(lambda: jobs.discard_late_files(claim.job_id), stop)
+            retry_while_redis_is_down(lambda: discard_late_files(jobs, claim.job_id), stop)
+        else:
+            retry_while_redis_is_down(lambda: report_outcome(claims, jobs, claim, outcome), stop)
 
 
 def handle_stop() -> threading.Event:
@@ -92,26 +94,40 @@ def _out_of_memory(error: MemoryError) -> JobError:
 
 
 def report_outcome(claims: ClaimRecords, jobs: JobOperations, claim: Claim, outcome: Ended | JobError | None) -> None:
-    """Write the outcome into the record; then, if the job has ended, settle it."""
+    """Write the outcome into the record; then, if the job has ended, settle it. A lost claim leaves no file."""
     if outcome is None:
-        claims.hand_back(claim)
-        log.info("job %s: handed back", claim.job_id)
-        return
-    if isinstance(outcome, JobError):
-        ended = claims.fail(claim, outcome)
-        log.info("job %s: failed: %s", claim.job_id, outcome.message)
+        is_ours, what = claims.hand_back(claim), "handed back"
+    elif isinstance(outcome, JobError):
+        is_ours, what = claims.fail(claim, outcome), f"failed: {outcome.message}"
     elif outcome.cancelled:
-        ended = claims.cancelled(claim, outcome.result)
+        is_ours, what = claims.cancelled(claim, outcome.result), "ended"
     else:
-        ended = claims.succeed(claim, outcome.result, outcome.measures)
-    if ended:
-        log.info("job %s: ended", claim.job_id)
-        try:
+        is_ours, what = claims.succeed(claim, outcome.result, outcome.measures), "ended"
+    if not is_ours:
+        discard_late_files(jobs, claim.job_id)
+        return
+    log.info("job %s: %s", claim.job_id, what)
+    if outcome is not None:
+        with _if_the_disk_can(claim.job_id, "its history stays in Redis for now"):
             jobs.settle(claim.job_id)
-        except OSError as error:
-            if not isinstance(error, StoreFull) and not is_away(error):
-                raise
-            log.warning("job %s: its history stays in Redis for now: %s", claim.job_id, error)
+
+
+def discard_late_files(jobs: JobOperations, job_id: str) -> None:
+    """Remove what an attempt wrote after it had lost its claim."""
+    log.info("job %s: the claim was lost", job_id)
+    with _if_the_disk_can(job_id, "late files stay until the next cleanup"):
+        jobs.discard_late_files(job_id)
+
+
+@contextmanager
+def _if_the_disk_can(job_id: str, otherwise: str) -> Iterator[None]:
+    """What somebody else does later, if the disk is full or away now."""
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error, StoreFull) and not is_away(error):
+            raise
+        log.warning("job %s: %s: %s", job_id, otherwise, error)
 
 
 def retry_while_redis_is_down(call: Callable[[], Answer], stop: threading.Event) -> Answer:

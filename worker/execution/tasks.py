@@ -9,7 +9,9 @@ from worker.broker import TASK
 from worker.config import Configuration
 from worker.errors import StoreFull, StoreUnavailable, Unavailable
 from worker.execution.job_process import StopSignal, log_context_of, run_in_child_process
+from worker.execution.run_job import discard_late_files
 from worker.logs import LogContext, bind_context
+from worker.operations.jobs import JobOperations
 from worker.records.claims import ExecutionRecords
 from worker.store.local import open_store
 from worker.store.protocol import Store
@@ -28,7 +30,8 @@ def register(celery: Celery, configuration: Configuration, stopping: StopSignal,
 
 
 def run_until_idle(configuration: Configuration, stopping: StopSignal, worker: str) -> None:
-    claims, store = ExecutionRecords.of(configuration).claims, open_store(configuration)
+    records, store = ExecutionRecords.of(configuration), open_store(configuration)
+    claims, jobs = records.claims, JobOperations(records, store, configuration)
     while not stopping.is_set() and _can_work(store) and (claim := claims.claim(worker)) is not None:
         bind_context(log_context_of(claim))
         log.info("job %s: attempt %d begins", claim.job_id, claim.attempt)
@@ -36,9 +39,11 @@ def run_until_idle(configuration: Configuration, stopping: StopSignal, worker: s
         if death is not None:
             log.error("job %s: %s", claim.job_id, death.how)
             if death.cause == "surroundings":
-                claims.hand_back(claim)
+                is_ours = claims.hand_back(claim)
             else:
-                claims.crashed(claim, death.how, by_itself=death.cause == "job")
+                is_ours = claims.crashed(claim, death.how, by_itself=death.cause == "job")
+            if not is_ours:
+                discard_late_files(jobs, claim.job_id)
         bind_context(LogContext())
 
 

@@ -109,7 +109,7 @@ class Cleanup:
             self._records.expired.forget_discarded(moment)
 
     def _remove_leftovers(self) -> Iterator[Removed]:
-        """Remove uploads without a writer, and files that somebody who was killed was writing."""
+        """Remove uploads without a writer, and files that somebody who was killed was writing, or wrote too late."""
         for item in self._store.abandoned_uploads():
             yield Removed("file", item.name, None, item.nbytes)
         if not self._dry_run:
@@ -118,6 +118,12 @@ class Cleanup:
             yield Removed("file", item.name, None, item.nbytes)
             if not self._dry_run:
                 self._store.remove_leftover(item)
+        for id, item in self._store.superseded():
+            status = self._records.jobs.status(id)
+            if status is not None and status.settled:
+                yield Removed("file", item.name, None, item.nbytes)
+                if not self._dry_run:
+                    self._jobs.discard_late_files(id)
 
 
 class CleanupThread(threading.Thread):

@@ -31,6 +31,8 @@ from worker.store.results import ALL, open_result, write_factors
 SPARE_CHECKPOINTS = 1
 # How often to try to open factors that are removed before they can be opened.
 TRIES = 20
+# Of these, an ended job keeps its final factors alone.
+SUPERSEDED = ("checkpoint-", "partial-", "factors-")
 DIAGNOSTICS = "diagnostics.json"
 SOURCE = "source.json"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)-(\d+)-([0-9a-f]{64})\.npz")
@@ -82,23 +84,26 @@ class JobFolder(JobFiles):
         names = [name, *(other for other in self._checkpoints() if other != name)]
         return next((state for state in map(self.load_checkpoint, names) if state is not None), None)
 
-    def drop_checkpoints(self, keep: str | None) -> None:
-        kept = None if keep is None else _iteration(keep)
+    def drop_checkpoints(self, keep: str) -> None:
         others = [name for name in self._checkpoints() if name != keep]
-        for name in others[0 if keep is None else SPARE_CHECKPOINTS :]:
+        for name in others[SPARE_CHECKPOINTS:]:
             (self._path / name).unlink(missing_ok=True)
         for folder in self._path.glob("partial-*"):
-            if kept is None or int(folder.name.removeprefix("partial-")) < kept:
+            if int(folder.name.removeprefix("partial-")) < _iteration(keep):
                 remove(folder)
 
     def tidy(self) -> None:
         """Remove what only a run needs. A job without final factors keeps its last checkpoint."""
-        final = self._final()
-        if final is not None:
-            self.drop_checkpoints(keep=None)
         left = [path for path in self._path.glob("*") if path.name == "initial" or path.name.startswith(".")]
-        for path in [*left, *(older for older in self._path.glob("factors-*") if older != final)]:
+        for path in [*left, *self.superseded()]:
             remove(path)
+
+    def superseded(self) -> list[Path]:
+        """What lies beside the final factors: checkpoints, their factors, and the factors of other attempts."""
+        final = self._final()
+        if final is None:
+            return []
+        return [path for path in self._path.glob("*") if path != final and path.name.startswith(SUPERSEDED)]
 
     def settling(self) -> AbstractContextManager[object]:
         """A lock: a second one would take the first one's unfinished files for those of a dead attempt."""

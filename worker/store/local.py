@@ -153,6 +153,10 @@ class LocalStore(Store):
         found = [path for path in hidden if path.name not in COLLECTED]
         return [self._item(path) for path in found if _is_older(path, WRITING_SECONDS)]
 
+    def superseded(self) -> list[tuple[str, StoredItem]]:
+        ids = [path.name for path in self._jobs.glob("[!.]*")]
+        return [(id, self._item(path)) for id in ids for path in self.job(id).superseded()]
+
     def remove_leftover(self, item: StoredItem) -> None:
         remove(self.root / item.name)
 

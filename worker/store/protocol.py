@@ -80,8 +80,8 @@ class JobFiles(Protocol):
     def last_checkpoint(self, name: str) -> State | None:
         """The one called `name`; if it is damaged, the furthest that is whole; None if there is none."""
 
-    def drop_checkpoints(self, keep: str | None) -> None:
-        """Remove all but one and a spare, once the record points to that one. None removes all."""
+    def drop_checkpoints(self, keep: str) -> None:
+        """Remove all but one and a spare, once the record points to that one."""
 
     def save_source(self, source: Source) -> None:
         """What the job runs on, for the files of its factors: saved before any checkpoint or factors."""
@@ -175,6 +175,9 @@ class Store(Protocol):
 
     def interrupted_writes(self) -> list[StoredItem]:
         """What somebody who was killed was writing or removing in the files of jobs."""
+
+    def superseded(self) -> list[tuple[str, StoredItem]]:
+        """What lies beside the final factors of a job, with the job's id: late files, if the job has ended."""
 
     def remove_leftover(self, item: StoredItem) -> None:
         """Remove something that one of the two methods above has named."""
