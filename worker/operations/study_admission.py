@@ -76,12 +76,12 @@ def _run_problems(
 
 def _telling_runs(request: CompareFields) -> Iterator[JobRequest]:
     """Runs that tell of all others: the largest rank with every method, and every rank beside factors that stay."""
-    cells, told = request.grid.cells, set()
+    cells, seen = request.grid.cells, set()
     has_fixed, largest = request.run(cells[0]).fixed is not None, max(request.ranks)
     for cell in cells:
         place = cell.rank if has_fixed else cell.method
-        if (has_fixed or cell.rank == largest) and place not in told:
-            told.add(place)
+        if (has_fixed or cell.rank == largest) and place not in seen:
+            seen.add(place)
             yield request.run(cell)
 
 
