@@ -52,8 +52,8 @@ async def only_known_query(request: Request) -> None:
     unknown = [name for name in dict.fromkeys(request.query_params) if name not in known]
     if unknown:
         remedy = f"leave it out, or choose one of {', '.join(known)}" if known else "leave it out, this call has none"
-        told = {"type": "value_error", "msg": f"is not known here; {remedy}"}
-        raise RequestValidationError([{**told, "loc": ("query", name)} for name in unknown])
+        refusal = {"type": "value_error", "msg": f"is not known here; {remedy}"}
+        raise RequestValidationError([{**refusal, "loc": ("query", name)} for name in unknown])
 
 
 def _query_names(dependant: Dependant) -> list[str]:

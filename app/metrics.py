@@ -48,7 +48,10 @@ class HttpMetrics:
         )
 
         self._crowded = Counter(
-            "ncp_crowded_connections", "Connections closed for there were too many", ["bound"], registry=self.registry
+            "ncp_crowded_connections",
+            "Connections closed because there were too many",
+            ["bound"],
+            registry=self.registry,
         )
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:

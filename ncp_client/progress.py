@@ -143,11 +143,11 @@ def watch_live(job: Job) -> Job:
 
 def watch_study(study: Study) -> Study:
     """Watch a study to its end: a bar where somebody is looking, else a line now and then, on standard error."""
-    console, started, told = visible_console(), time.monotonic(), time.monotonic()
+    console, started, printed_at = visible_console(), time.monotonic(), time.monotonic()
     if console is None:
         for step in study.watch():
-            if time.monotonic() - told > LINE_SECONDS:
-                told = time.monotonic()
+            if time.monotonic() - printed_at > LINE_SECONDS:
+                printed_at = time.monotonic()
                 print(_describe_step(step, time.monotonic() - started), file=sys.stderr, flush=True)
         return study
     from rich.progress import BarColumn, TextColumn
@@ -161,17 +161,17 @@ def watch_study(study: Study) -> Study:
 
 
 def _describe_step(step: Step, seconds: float) -> str:
-    told = step.told
-    text = f"{told['done']} of {told['total']} runs" if "done" in told else f"{told['stage']}, {step.progress:.0%}"
+    now = step.content
+    text = f"{now['done']} of {now['total']} runs" if "done" in now else f"{now['stage']}, {step.progress:.0%}"
     return text if step.progress <= 0 else f"{text}, ≈ {span(seconds * (1 - step.progress) / step.progress)} left"
 
 
 def _watch_in_lines(job: Job, estimate: Estimate) -> Job:
-    told = time.monotonic()
+    printed_at = time.monotonic()
     for row in job.watch():
         estimate.add(row)
-        if time.monotonic() - told > LINE_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - printed_at > LINE_SECONDS:
+            printed_at = time.monotonic()
             print(describe(row, estimate), file=sys.stderr, flush=True)
     return job
 

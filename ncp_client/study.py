@@ -28,7 +28,7 @@ class Step(NamedTuple):
     """How far a study has come: from 0 to 1, and what has just ended."""
 
     progress: float
-    told: dict[str, Any]
+    content: dict[str, Any]
 
 
 class Study(RunningRecord):
@@ -54,11 +54,11 @@ class Study(RunningRecord):
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for event in follow(self._connection, f"{self._path}/events", deadline):
-            told = event.content
+            content = event.content
             if event.kind == "run":
-                yield Step(told["done"] / told["total"], told)
+                yield Step(content["done"] / content["total"], content)
             elif event.kind == "progress":
-                yield Step(told["progress"], told)
+                yield Step(content["progress"], content)
         self.refresh()
 
     def runs(self, state: str | None = None) -> Iterator[Job]:

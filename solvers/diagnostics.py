@@ -247,7 +247,7 @@ def _why_inconsistent(living: Sequence[Float64], missing: int) -> str | None:
     if rank == 0:
         return "every component is zero"
     if missing:
-        return "entries are missing: filled in with the model, they would flatter it"
+        return "entries are missing: filled in with the model, they would agree with it"
     if rank**order > LARGEST_CORE:
         return f"{rank} components in {order} modes make a core of more than {LARGEST_CORE:,} entries"
     return next(filter(None, map(_why_singular, range(1, order + 1), living)), None)

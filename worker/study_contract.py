@@ -62,7 +62,7 @@ class StudyFields(FrozenModel):
         Validation(), alias="validate", description="checks of numbers of components, without a penalty"
     )
 
-    def told(self) -> dict[str, Any]:
+    def recorded_fields(self) -> dict[str, Any]:
         """What a record tells of the request beside its own fields."""
         kept = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return {name: value for name, value in kept.items() if name not in ("kind", "tensor_id", "name", "priority")}

@@ -161,7 +161,7 @@ def digest_of(secret: str) -> str:
 
 
 def _damage(path: Path) -> str:
-    return f"the key file {path.name} cannot be read, and is no key: remove it and create a new one"
+    return f"the key file {path.name} cannot be read as a key: remove it and create a new one"
 
 
 def _read(path: Path) -> tuple[Key, float]:

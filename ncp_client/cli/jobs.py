@@ -148,8 +148,8 @@ def _either(client: Client, identifier: str) -> Job | Study | Tensor:
             return find(identifier)
         except NotFound:
             continue
-    told = {"detail": f"there is no job, study or tensor {identifier}"}
-    raise NotFound({"status": 404, "remedy": "see ncp jobs, ncp studies and ncp tensors", **told})
+    detail = f"there is no job, study or tensor {identifier}"
+    raise NotFound({"status": 404, "detail": detail, "remedy": "see ncp jobs, ncp studies and ncp tensors"})
 
 
 def cancel(job_id: JobId, as_json: Json = False, url: Url = None, key: Key = None) -> None:

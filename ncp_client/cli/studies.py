@@ -70,7 +70,7 @@ def _follow(made: Study, as_json: bool, quiet: bool) -> None:
     try:
         if as_json:
             for step in made.watch():
-                print(json.dumps(step.told), flush=True)
+                print(json.dumps(step.content), flush=True)
         elif quiet:
             made.wait()
         else:

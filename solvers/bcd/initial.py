@@ -200,5 +200,7 @@ def _check_factor(field: str, given: NDArray[Any]) -> Float64:
     if not np.isfinite(A).all():
         raise InvalidInput(field, "has NaN or infinite entries", "replace them")
     if (A < 0).any():
-        raise InvalidInput(field, f"has {int((A < 0).sum())} negative entries", "set them to zero with solvers.clip")
+        raise InvalidInput(
+            field, f"has negative entries, {int((A < 0).sum())} of {A.size}", "set them to zero with solvers.clip"
+        )
     return A

@@ -140,7 +140,7 @@ def _every_component_is_zero(state: State, problem: Problem) -> str:
         verdict = "zero is the best answer at this beta"
     else:
         verdict = "no single component was found that lowers the objective at this beta"
-    return f"every component is zero: {verdict}; one pays below a beta of about {largest:.3g}: lower it"
+    return f"every component is zero: {verdict}; one lowers the objective below a beta of about {largest:.3g}: lower it"
 
 
 def _some_are_lost(state: State, problem: Problem, living: int) -> str:

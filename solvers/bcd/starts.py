@@ -1,8 +1,8 @@
 """Trial starts: several short runs, the lowest of which goes on; and components put back on the way.
 
 Which local minimum a run ends in depends on its start far more than on β, and components die early. So a run with the
-recommended settings begins with several starts of a few dozen sweeps. Each puts lost components back whenever it has
-calmed down, the lowest ones go a little further, and the lowest of those goes on to the end.
+recommended settings begins with several starts of a few dozen sweeps. Each puts lost components back whenever its
+objective changes little, the lowest ones go a little further, and the lowest of those goes on to the end.
 """
 
 import math
@@ -15,7 +15,7 @@ from solvers.bcd.problem import Problem
 from solvers.bcd.regrow import regrow
 from solvers.bcd.search import Candidate, Search, Stage, StartOutcome
 from solvers.bcd.state import Momentum, State
-from solvers.bcd.stopping import is_calm, limit_reached
+from solvers.bcd.stopping import has_flattened, limit_reached
 from solvers.block import Memory
 from solvers.metrics import DEAD_SHARE, weights
 from solvers.settings import Settings
@@ -161,13 +161,13 @@ def _regrown(state: State, factors: Sequence[Array], objective: float, relative_
 
 
 def _has_ended(state: State, search: Search, noise: float) -> bool:
-    """Whether the stretch under way is calm, or as long as it may be."""
+    """Whether the objective changes little in the stretch under way, or that is as long as it may be."""
     stop, stretch = state.settings.stop, STRETCHES[search.stage]
     objective = state.history.objective[search.begun - 1 :]
     if search.stage == "finalist" and search.every:
         return len(objective) >= stop.max_iterations
     longest = min(stretch.most_sweeps, stop.max_iterations)
-    return len(objective) >= longest or is_calm(objective, stretch.tolerance, stretch.patience, noise)
+    return len(objective) >= longest or has_flattened(objective, stretch.tolerance, stretch.patience, noise)
 
 
 def _next(state: State, search: Search) -> Search:

@@ -33,7 +33,7 @@ def limit_reached(state: State) -> StopReason | None:
     return "max_seconds" if limit is not None and history.seconds[-1] >= limit else None
 
 
-def is_calm(objective: Sequence[float], tolerance: float, patience: int, noise: float) -> bool:
+def has_flattened(objective: Sequence[float], tolerance: float, patience: int, noise: float) -> bool:
     """Whether each of the last `patience` relative changes was below the tolerance, or below the noise of rounding."""
     latest = objective[-patience - 1 :]
     return len(latest) > patience and all(
@@ -45,7 +45,7 @@ def _has_converged(stop: Stop, values: Sequence[float], noise: float) -> bool:
     """Whether each of the last `patience` iterations changed less than the tolerance."""
     if stop.criterion == "relative_objective" and stop.tolerance > 0:
         # At an exact fit the objective is all rounding, and its relative change means nothing.
-        return is_calm(values, stop.tolerance, stop.patience, noise)
+        return has_flattened(values, stop.tolerance, stop.patience, noise)
     latest = values[-stop.patience - 1 :]
     return len(latest) > stop.patience and all(
         abs(before - after) < stop.tolerance for before, after in pairwise(latest)

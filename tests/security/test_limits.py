@@ -211,6 +211,14 @@ def test_all_limits_that_a_job_is_over_are_named_at_once_also_where_the_schema_r
         assert sorted(named) == ["rank", "seed", "stop.max_seconds", "stop.patience", "tensor_id"]
 
 
+def test_a_choice_over_the_limits_of_a_job_is_refused_by_each(limited: Configuration, running: Api) -> None:
+    with new_holder(limited, running.address, "chooser") as chooser:
+        tensor = upload(chooser, planted(9, 8, 7))["id"]
+        body = {"kind": "choose", "tensor_id": tensor, "rank": 21, "stop": {"max_seconds": 3601}}
+        problem = refused(chooser.post("/v1/studies", json=body), 422, "does-not-fit")
+        assert [error["field"] for error in problem["errors"]][:2] == ["rank", "stop.max_seconds"]
+
+
 def test_a_job_that_leaves_its_time_out_gets_the_ceiling(limited: Configuration, running: Api) -> None:
     with new_holder(limited, running.address, "patient") as patient:
         job = submit(patient, upload(patient, planted(4, 5))["id"])

@@ -49,7 +49,7 @@ def assess(
     request: JobRequest, owner: str, limits: Limits, records: Records, store: Store, memory_limit: int
 ) -> Assessment:
     """All that would be refused of a job, in the order in which it is found out, and what it would need."""
-    problems: list[Problem] = [*_limit_problems(request.rank, request.stop.max_seconds, limits)]
+    problems: list[Problem] = [*limit_problems(request.rank, request.stop.max_seconds, limits)]
     tensor = _find(problems, lambda: records.tensors.get(owner, request.tensor_id))
     named = _find_named(problems, request, owner, records)
     needed = None
@@ -68,7 +68,7 @@ def problems_of_invalid(body: object, owner: str, limits: Limits, records: Recor
         return []
     known = KnownFields.model_validate(body)
     max_seconds, tensor_id = known.stop.max_seconds if known.stop else None, known.tensor_id
-    problems: list[Problem] = [*_limit_problems(known.rank, max_seconds, limits)]
+    problems: list[Problem] = [*limit_problems(known.rank, max_seconds, limits)]
     if tensor_id is not None:
         _find(problems, lambda: records.tensors.get(owner, tensor_id))
     _find_named(problems, known, owner, records)
@@ -145,7 +145,7 @@ def _in_field(field: str, find: Callable[[], Answer]) -> Answer:
         raise InvalidInput(field, error.problem, error.remedy) from error
 
 
-def _limit_problems(rank: int | None, max_seconds: float | None, limits: Limits) -> Iterator[InvalidInput]:
+def limit_problems(rank: int | None, max_seconds: float | None, limits: Limits) -> Iterator[InvalidInput]:
     """What is over the caller's limits."""
     if rank is not None and limits.rank is not None and rank > limits.rank:
         problem = f"{rank} is over your limit of {limits.rank}"

@@ -10,7 +10,7 @@ from solvers.studies.settings import Validation
 from solvers.studies.validation import check_validation
 from worker.contract import JobRequest, TensorRecord
 from worker.errors import InvalidJob, NotFound
-from worker.operations.admission import check_job, counted
+from worker.operations.admission import check_job, counted, limit_problems
 from worker.owner_limits import Limits
 from worker.records.records import Records
 from worker.store.protocol import Store
@@ -76,12 +76,12 @@ def _run_problems(
 
 def _telling_runs(request: CompareFields) -> Iterator[JobRequest]:
     """Runs that tell of all others: the largest rank with every method, and every rank beside factors that stay."""
-    cells, told = request.grid.cells, set()
+    cells, seen = request.grid.cells, set()
     has_fixed, largest = request.run(cells[0]).fixed is not None, max(request.ranks)
     for cell in cells:
         place = cell.rank if has_fixed else cell.method
-        if (has_fixed or cell.rank == largest) and place not in told:
-            told.add(place)
+        if (has_fixed or cell.rank == largest) and place not in seen:
+            seen.add(place)
             yield request.run(cell)
 
 
@@ -117,13 +117,8 @@ def _validation_problems(validation: Validation, tensor: TensorRecord, hidden: b
 def _choice_problems(
     request: ChooseRequest, tensor: TensorRecord, limits: Limits, memory_limit: int
 ) -> Iterator[InvalidInput]:
-    seconds, size = request.stop.max_seconds, math.prod(tensor.shape)
-    if limits.rank is not None and request.rank > limits.rank:
-        problem = f"{request.rank} is over your limit of {limits.rank}"
-        yield InvalidInput("rank", problem, "lower the rank, or ask the operator for a higher limit")
-    if seconds is not None and limits.job_seconds is not None and seconds > limits.job_seconds:
-        problem = f"{seconds:g} is over your limit of {limits.job_seconds:g}"
-        yield InvalidInput("stop.max_seconds", problem, "lower it, or leave it out")
+    size = math.prod(tensor.shape)
+    yield from limit_problems(request.rank, request.stop.max_seconds, limits)
     if tensor.missing:
         remedy = "fill them first, or compare ranks with validate.holdout"
         yield InvalidInput("tensor_id", f"{counted(tensor.missing, size)} NaN", remedy)
@@ -138,4 +133,6 @@ def _choice_problems(
     needed = COPIES * 8 * size
     if needed > memory_limit:
         problem = f"needs about {needed:,} bytes for a choice; a job may take {memory_limit:,}"
-        yield InvalidInput("tensor_id", problem, "compare ranks instead, or ask for NCP_MAX_JOB_MEMORY_BYTES")
+        yield InvalidInput(
+            "tensor_id", problem, "compare ranks instead, or ask the operator to raise NCP_MAX_JOB_MEMORY_BYTES"
+        )

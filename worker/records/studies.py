@@ -66,7 +66,7 @@ class StudyRecords:
             secrets.token_hex(10),
             owner,
             request.kind,
-            json.dumps({"name": request.name, "request": request.told(), "shape": shape}),
+            json.dumps({"name": request.name, "request": request.recorded_fields(), "shape": shape}),
             _asked(request),
             request.priority,
             key_name(owner, key) if key is not None else "",

@@ -117,7 +117,7 @@ def test_initial_factors_go_along_with_fixed_ones() -> None:
         (dict(enumerate(FACTORS, start=1)), {}, "fixed: has a factor for every mode"),
         ({2: FACTORS[0]}, {}, r"fixed A2: has shape \(24, 3\); give \(12, 3\)"),
         ({2: FACTORS[1][:, :2]}, {}, r"fixed A2: has shape \(12, 2\)"),
-        ({2: -FACTORS[1]}, {}, "fixed A2: has .* negative entries"),
+        ({2: -FACTORS[1]}, {}, "fixed A2: has negative entries, .* of"),
         ({2: FACTORS[1] * np.nan}, {}, "fixed A2: has NaN"),
         ({2: FACTORS[1] * 1e80}, {}, "fixed: makes a model out of the range"),
         ({2: FACTORS[1]}, {"regrow": True, "penalty": "l1"}, "regrow: puts back"),

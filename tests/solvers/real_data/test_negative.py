@@ -70,7 +70,10 @@ def test_lost_components_are_put_back() -> None:
 def test_an_end_at_zero_says_below_which_beta_it_is_not() -> None:
     result = solve(X, Settings.recommended(3, negative="keep", beta=1e4), threads=1)
     assert not result.weights.any()
-    assert any("every component is zero" in warning and "one pays below" in warning for warning in result.warnings)
+    assert any(
+        "every component is zero" in warning and "one lowers the objective below" in warning
+        for warning in result.warnings
+    )
 
 
 def test_a_sparsity_takes_negative_entries_as_zero() -> None:

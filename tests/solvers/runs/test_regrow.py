@@ -101,7 +101,7 @@ def test_zero_is_the_answer_only_where_no_single_component_pays(seed: int) -> No
     assert not any(A.any() for A in above.factors)
     assert above.objective == nothing
     assert "zero is the best answer at this beta" in above.warnings[0]
-    assert f"one pays below a beta of about {largest:.3g}" in above.warnings[0]
+    assert f"one lowers the objective below a beta of about {largest:.3g}" in above.warnings[0]
 
 
 def test_a_false_zero_is_told_of_where_nothing_is_put_back() -> None:
