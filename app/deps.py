@@ -48,6 +48,8 @@ async def only_json(request: Request) -> None:
 
 async def only_known_query(request: Request) -> None:
     """Refuse query fields that the route does not have, as unknown fields of a body are refused."""
+    if not request.scope["query_string"]:
+        return
     known = _query_names(request.scope["route"].dependant)
     unknown = [name for name in dict.fromkeys(request.query_params) if name not in known]
     if unknown:

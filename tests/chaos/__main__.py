@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.chaos.attacks import Attacks
-from tests.chaos.audit import all_ended, audit, states
+from tests.chaos.audit import all_ended, audit, cleaned_up, states
 from tests.chaos.jobs import Jobs
 from tests.chaos.machine import Machine
 from tests.chaos.server import ChaosServer
@@ -35,7 +35,7 @@ def main() -> int:
             ends.callback(server.stop)
             try:
                 return _run(server, random.Random(asked.seed), 60 * asked.minutes, asked.seed)
-            except TimeoutError:  # what the server says of itself goes with its folder
+            except Exception:  # what the server says of itself goes with its folder
                 print("".join(server.running.log.read_text().splitlines(keepends=True)[-LOG_LINES:]), flush=True)
                 raise
 
@@ -51,6 +51,7 @@ def _run(server: ChaosServer, dice: random.Random, seconds: float, seed: int) ->
     )
     all_ended(server, jobs)
     print("jobs:", ", ".join(f"{count} {state}" for state, count in states(server, jobs).items()), flush=True)
+    print("cleanup:", ", ".join(cleaned_up(server)) or "nothing was left to it", flush=True)
     complaints = list(audit(server, jobs))
     for complaint in complaints:
         print("COMPLAINT", complaint)

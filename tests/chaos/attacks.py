@@ -60,7 +60,9 @@ class Attacks:
 
     def freeze_worker(self) -> bool:
         """All of it, past its lease."""
-        return self._frozen(tree(part(self.server.running, "worker").pid), 2 * LEASE_SECONDS)
+        with suppress(psutil.NoSuchProcess):  # it was ending just then
+            return self._frozen(tree(part(self.server.running, "worker").pid), 2 * LEASE_SECONDS)
+        return False
 
     def freeze_job(self) -> bool:
         computing = self._computing()

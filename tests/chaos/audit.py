@@ -16,6 +16,7 @@ from tests.support.jobs import same_bits
 from tests.support.stack import wait_for
 from tests.support.watcher import is_gapless
 from worker.contract import TERMINAL, Job
+from worker.operations.cleanup import Cleanup
 from worker.records.redis.connection import connect
 
 ENDED_SECONDS = 300.0
@@ -39,6 +40,11 @@ STANDING = (
 def all_ended(server: ChaosServer, jobs: Jobs) -> None:
     wait_for(lambda: not jobs.live(), ENDED_SECONDS, "every accepted job to end")
     wait_for(lambda: not server.records.jobs.unsettled(), TIDY_SECONDS, "every history to be stored")
+
+
+def cleaned_up(server: ChaosServer) -> list[str]:
+    """What a round of cleanup removed: of an attempt that was killed after it had lost its claim, nobody else can."""
+    return [str(removed) for removed in Cleanup(server.records, server.store, server.configuration).run()]
 
 
 def audit(server: ChaosServer, jobs: Jobs) -> Iterator[str]:

@@ -11,12 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.chaos.audit import about, all_ended, left_files, left_keys, left_processes
 from tests.chaos.jobs import Accepted, Jobs
 from tests.chaos.server import ChaosServer
-from tests.support.stack import wait_for
+from tests.support.processes import part
+from tests.support.stack import Server, wait_for
 from worker.records.redis import keys
 from worker.records.redis.connection import connect
 
@@ -41,6 +43,24 @@ def jobs(server: ChaosServer) -> Jobs:
 @pytest.fixture
 def job(jobs: Jobs) -> Accepted:
     return next(job for job in jobs.accepted if job.watcher)
+
+
+def test_a_dead_child_that_nobody_has_waited_for_hides_no_other(tmp_path: Path) -> None:
+    """Else a launcher with one would seem to have no worker."""
+    script = (
+        "import subprocess, sys\n"
+        "children = [subprocess.Popen([sys.executable, '-c', text]) for text in ('', 'input()')]\n"
+        "sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as launcher:
+        children = psutil.Process(launcher.pid).children
+        wait_for(lambda: [child.status() for child in children()].count(psutil.STATUS_ZOMBIE), what="a dead child")
+        assert part(Server("", launcher, tmp_path, tmp_path), "input()").is_running()
+        assert launcher.stdin is not None
+        launcher.stdin.close()
+        launcher.wait(30)
+        with pytest.raises(RuntimeError, match="ended with 0"):
+            part(Server("", launcher, tmp_path, tmp_path), "worker")
 
 
 @contextmanager

@@ -10,6 +10,8 @@ import psutil
 from tests.support.stack import Server, wait_for
 from worker.config import Configuration
 
+# While the launcher starts Redis again, up to 45 s, it looks after nothing else; and the machine may be busy.
+PART_SECONDS = 180.0
 STILL = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
 
 
@@ -18,16 +20,18 @@ def configuration_of(running: Server) -> Configuration:
 
 
 def part(running: Server, name: str) -> psutil.Process:
-    """The launcher's child that is this part."""
+    """The launcher's child that is this part, once there is one."""
 
     def look() -> psutil.Process | None:
-        try:
-            children = psutil.Process(running.process.pid).children()
-            return next((child for child in children if name in [*child.cmdline(), child.name()[:6]]), None)
-        except psutil.NoSuchProcess:
-            return None  # a child that has just died, a zombie among them
+        if running.process.poll() is not None:
+            raise RuntimeError(f"the launcher ended with {running.process.returncode}")
+        for child in psutil.Process(running.process.pid).children():
+            with suppress(psutil.NoSuchProcess):  # it has died, and hides no other while nobody has waited for it
+                if name in [*child.cmdline(), child.name()[:6]]:
+                    return child
+        return None
 
-    return wait_for(look, what=name)
+    return wait_for(look, PART_SECONDS, name)
 
 
 def redis_process(configuration: Configuration) -> psutil.Process:

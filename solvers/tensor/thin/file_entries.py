@@ -24,6 +24,8 @@ ALIGNED_ROWS, ALIGNED_COLUMNS = 32, 128
 READ_BYTES = 1 << 23
 # A file is streamed if it is larger than this share of the memory that there is.
 SHARE_OF_MEMORY = 0.5
+# A smaller one never is: nobody asks how much memory there is, which takes as long as a sweep over a small tensor.
+LEAST_BYTES = 1 << 24
 
 
 class FileEntries:
@@ -39,7 +41,9 @@ class FileEntries:
         owner: Any = entries
         while owner is not None and not isinstance(owner, np.memmap):
             owner = getattr(owner, "base", None)
-        if owner is None or owner.filename is None or entries.nbytes <= SHARE_OF_MEMORY * memory_bytes():
+        if owner is None or owner.filename is None or entries.nbytes <= LEAST_BYTES:
+            return None
+        if entries.nbytes <= SHARE_OF_MEMORY * memory_bytes():
             return None
         while isinstance(owner.base, np.memmap):  # a view of a map tells the file, but not its own place in it
             owner = owner.base

@@ -105,6 +105,7 @@ def test_slabs_cover_every_entry_once_and_in_memory_order(shape: tuple[int, int,
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every memory map counts as larger than memory; the bytes that are read from files."""
     read, calls = os.preadv, []
+    monkeypatch.setattr(file_entries, "LEAST_BYTES", 0)
     monkeypatch.setattr(file_entries, "memory_bytes", lambda: 1)
     monkeypatch.setattr(file_entries, "SLAB_BYTES", 1 << 15)
     monkeypatch.setattr(file_entries, "READ_BYTES", 1 << 12)

@@ -99,9 +99,18 @@ def loop_disk(folder: Path, path: Path, megabytes: int = 64) -> Iterator[LoopDis
 
 @contextmanager
 def covered_read_only(path: Path) -> Iterator[None]:
-    """Whoever opens something below the path finds it read-only. What was open before stays as it was."""
-    subprocess.run(["mount", "--bind", path, path], check=True)
-    subprocess.run(["mount", "-o", "remount,bind,ro", path], check=True)
+    """Whoever opens something below the path finds it read-only. What was open before stays as it was.
+
+    It becomes so beside the path, and is moved there: once somebody writes to a file on it, the kernel refuses.
+    """
+    with tempfile.TemporaryDirectory(prefix="ncp-read-only-") as aside:
+        subprocess.run(["mount", "--bind", path, aside], check=True)
+        try:
+            subprocess.run(["mount", "-o", "remount,bind,ro", aside], check=True)
+            subprocess.run(["mount", "--move", aside, path], check=True)
+        except subprocess.CalledProcessError:
+            subprocess.run(["umount", aside], check=True)
+            raise
     try:
         yield
     finally:

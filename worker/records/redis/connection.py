@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import redis
 from redis.backoff import ConstantBackoff
+from redis.commands.core import Script
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 from redis.retry import Retry
 
@@ -55,6 +56,7 @@ class RedisConnection:
     def __init__(self, client: "redis.Redis", configuration: Configuration) -> None:
         self.client = client
         self.configuration = configuration
+        self._scripts: dict[str, Script] = {}
 
     @classmethod
     def of(cls, configuration: Configuration, patience_seconds: float = 5.0) -> Self:
@@ -62,7 +64,9 @@ class RedisConnection:
 
     def script(self, name: str, *arguments: str | int) -> Any:
         """Run `lua/<name>.lua`; Redis keeps it by its digest, so only the first call sends the text."""
-        script = self.client.register_script(_source(name))
+        script = self._scripts.get(name)
+        if script is None:
+            script = self._scripts[name] = self.client.register_script(_source(name))
         with translate_redis_errors():
             return script(keys=[], args=list(arguments))
 
