@@ -61,6 +61,7 @@ class Evidence:
     criteria: Criteria
     seeds: int
     finders: int  # seeds that found the chosen model by themselves
+    rivals: int  # seeds that found another with as many components, and nearly as low a loss
     weakest_visible: float
     variation: float  # norm of the tensor less its mean: a background may be any number of times larger
     rank_asked: int
@@ -95,8 +96,8 @@ def advise(evidence: Evidence, factors: Factors | None) -> Advice:
 def _certainty(evidence: Evidence) -> Sure:
     if evidence.residuals.misfit() is not None or evidence.finders < AGREEING_SEEDS or evidence.chosen == 0:
         return "no"
-    may_hide = evidence.hidden_share > MOST_HIDDEN
-    return "yes" if evidence.certainty == "very" and may_hide else evidence.certainty
+    is_doubtful = evidence.hidden_share > MOST_HIDDEN or evidence.rivals > 0
+    return "yes" if evidence.certainty == "very" and is_doubtful else evidence.certainty
 
 
 def _reasons(evidence: Evidence, suggestion: int, sure: Sure) -> list[str]:
@@ -117,6 +118,9 @@ def _reasons(evidence: Evidence, suggestion: int, sure: Sure) -> list[str]:
         return found
     if k and evidence.finders < AGREEING_SEEDS:
         found.append(f"{evidence.finders} of {evidence.seeds} seeds found this model by themselves, two are needed")
+    if k and evidence.rivals:
+        others = f"{evidence.rivals} of {evidence.seeds} seeds fit as well with other components"
+        found.append(f"{others}: their number stands, their shapes may not")
     if k >= curve.largest:
         found.append(f"it is the largest number on offer: raise rank above {evidence.rank}")
     if evidence.rank < evidence.rank_asked:

@@ -196,23 +196,29 @@ def _refit(judge: Judge, state: ChoiceState) -> ChoiceState:
     if fitted.loss < best[suggestion].loss:
         best[suggestion] = fitted
     state = replace(state, best=best, suggestion=suggestion)
-    return _next(replace(state, finders=_count_finders(judge, state)), "sparsity")
+    finders, rivals = _count_finders(judge, state)
+    return _next(replace(state, finders=finders, rivals=rivals), "sparsity")
 
 
-def _count_finders(judge: Judge, state: ChoiceState) -> int:
-    """How many seeds' own models come, fitted to their end, to the best one."""
+def _count_finders(judge: Judge, state: ChoiceState) -> tuple[int, int]:
+    """How many seeds' own models come, fitted to their end, to the best one, and how many to another as low."""
     k = max(1, state.components)
     best, near = state.best[k], rule.NEAR * rule.unit_gain(state.shape)
 
-    def finds(factors: Factors) -> bool:
+    def found(factors: Factors) -> tuple[bool, bool]:
+        """Whether it is as low, and whether it is the same."""
+        is_low = is_same = False
         for effort in (KEPT, POLISHED):  # most are there soon
             fit = judge.fitted(factors, effort)
-            if fit.loss - best.loss < near and likeness(fit.factors, best.factors) > rule.ALIKE:
-                return True
+            is_low = fit.loss - best.loss < near
+            is_same = likeness(fit.factors, best.factors) > rule.ALIKE
+            if is_low and is_same:
+                break
             factors = fit.factors
-        return False
+        return is_low, is_same
 
-    return sum(finds(chain.models[k]) for chain in state.chains)
+    ends = [found(chain.models[k]) for chain in state.chains]
+    return ends.count((True, True)), ends.count((True, False))
 
 
 _STEPS: Mapping[Stage, Callable[[Judge, ChoiceState], ChoiceState]] = {
@@ -242,6 +248,7 @@ def _evidence(judge: Judge, state: ChoiceState) -> Evidence:
         ),
         seeds=len(state.chains),
         finders=state.finders,
+        rivals=state.rivals,
         weakest_visible=math.sqrt(rule.PER_COMPONENT * rule.unit_gain(state.shape)) * deviation * state.unit,
         variation=math.sqrt(judge.data.X.size) * float(judge.data.X.std()) * state.unit,
         rank_asked=state.settings.rank,

@@ -30,6 +30,8 @@ MOST_COMPONENTS = 12
 DOTS_PER_INCH = 120
 # Entries of a mode that are few enough to be marked and named one by one.
 FEW = 8
+# Values of which a box says no more than the values themselves: they are marked in it.
+FEW_IN_A_BOX = 5
 Format: TypeAlias = Literal["svg", "png", "pdf"]
 _rendering = Lock()
 
@@ -117,9 +119,12 @@ def boxes(cells: Sequence[Cell], values: Sequence[Sequence[float]], title: str) 
     shown = [[value for value in found if np.isfinite(value)] for found in values]
     drawn = axis.boxplot(shown, orientation="horizontal", widths=0.6, patch_artist=True, medianprops={"color": "black"})
     methods = list(dict.fromkeys(cell.method for cell in cells))
-    for box, cell in zip(drawn["boxes"], cells, strict=True):
-        box.set_facecolor(_look(methods.index(cell.method))[0])
+    for place, (box, cell) in enumerate(zip(drawn["boxes"], cells, strict=True)):
+        colour, marker = _look(methods.index(cell.method))
+        box.set_facecolor(colour)
         box.set_alpha(0.7)
+        if len(shown[place]) < FEW_IN_A_BOX:
+            axis.plot(shown[place], [place + 1] * len(shown[place]), marker, color=colour, ms=5)
     axis.set_yticks(range(1, len(cells) + 1), [str(cell) for cell in cells], fontsize="small")
     axis.invert_yaxis()
     axis.set_xlabel(title)

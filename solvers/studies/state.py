@@ -17,7 +17,7 @@ from solvers.studies.validation import Validated, checks
 from solvers.tensor.products import Float64
 
 Stage: TypeAlias = Literal["overfit", "exchange", "polish", "bootstrap", "refit", "sparsity", "validate", "done"]
-FORMAT = 1
+FORMAT = 2
 
 EXCHANGES = 2
 MOST_STEPS_UP = 3
@@ -78,6 +78,7 @@ class ChoiceState:
     steps_up: int = 0
     suggestion: int = 0
     finders: int = 0  # seeds that found the model of `components` by themselves
+    rivals: int = 0  # seeds that found another with as many components, and nearly as low a loss
     sparsity_runs: tuple[SparsityRun, ...] = ()
     checked: tuple[float, ...] = ()  # what the validations that are done have found
     outcome: Choice | None = None
@@ -136,6 +137,7 @@ class ChoiceState:
             "steps_up": self.steps_up,
             "suggestion": self.suggestion,
             "finders": self.finders,
+            "rivals": self.rivals,
             "sparsity_runs": [asdict(run) for run in self.sparsity_runs],
             "checked": self.checked,
         }
@@ -152,7 +154,7 @@ class ChoiceState:
             )
             for place, (error, kept) in enumerate(header["chains"])
         )
-        plain = ("kind", "unit", "rank", "stage", "step", "components", "steps_up", "suggestion", "finders")
+        plain = ("kind", "unit", "rank", "stage", "step", "components", "steps_up", "suggestion", "finders", "rivals")
         return cls(
             **{name: header[name] for name in plain},
             settings=ChoiceSettings.model_validate(header["settings"]),

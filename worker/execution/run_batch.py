@@ -9,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from solvers.bcd.result import Resolved
+from solvers.tensor.threads import single_threaded_blas
 from worker.config import Configuration
 from worker.contract import Claim, Event, JobError, Progress
 from worker.errors import StoreFull, Unavailable
@@ -47,7 +48,11 @@ def run_batch(first: Claim, configuration: Configuration) -> None:
     stop = handle_stop()
     batch = Batch(first, configuration, stop)
     hand_back = batch.hand_back_all
-    with batch.heartbeat, exit_after_grace_period(hand_back, first.job_id, stop, grace_seconds(configuration)):
+    with (
+        single_threaded_blas(),  # once for all: to set it in every sweep takes a tenth of a tiny one
+        batch.heartbeat,
+        exit_after_grace_period(hand_back, first.job_id, stop, grace_seconds(configuration)),
+    ):
         claims = [first, *batch.claim(FIRST - 1)]
         while claims:
             computing, storing = batch.run(claims)

@@ -12,7 +12,7 @@ import pytest
 
 from solvers import Settings, solve
 from solvers.metrics import factor_match_score, psnr
-from tests.support.api import finished, planted, read_factors, refused, submit, upload
+from tests.support.api import Sent, finished, planted, read_factors, refused, submit, upload
 from tests.support.studies import GRID, ended_study, get_study, patient, runs_of, study_events, submit_study
 
 TENSOR = planted(9, 8, 7)
@@ -147,6 +147,19 @@ def test_events_tell_each_run_once_and_go_on_where_a_reader_was_cut_off(client_w
     address = f"/v1/studies/{study['id']}/events"
     assert lab.get(address, headers={"Last-Event-ID": seen[-1].id}).status_code == 204
     assert refused(lab.get(address, headers={"Last-Event-ID": "999-0"}), 422)["errors"][0]["field"] == "Last-Event-ID"
+
+
+def test_a_reader_who_comes_back_while_runs_go_on_misses_none_and_sees_none_twice(
+    client_with_worker: httpx.Client,
+) -> None:
+    lab = patient(client_with_worker)
+    study = submit_study(lab, upload(lab, TENSOR)["id"], **{**GRID, "repeats": 20})
+    seen: list[Sent] = []
+    while not seen or seen[-1].kind != "end":
+        again = study_events(lab, study["id"], seen[-1].id if seen else None)
+        seen += [event for _, event in zip(range(9), again, strict=False)]  # then the connection is dropped
+    assert [event.content["done"] for event in seen if event.kind == "run"] == list(range(1, 81))
+    assert len({event.id for event in seen}) == len(seen)
 
 
 def test_validations_are_told_per_rank(client_with_worker: httpx.Client) -> None:

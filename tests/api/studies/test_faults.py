@@ -15,7 +15,7 @@ from solvers.studies import ChoiceSettings, choose
 from tests.support.api import planted
 from tests.support.jobs import TENSOR, Backend, job_process, put, request
 from tests.support.processes import kill
-from tests.support.stack import embedded_redis, wait_for, worker
+from tests.support.stack import embedded_redis, restartable_redis, wait_for, worker
 from worker.broker import wake_worker
 from worker.contract import TERMINAL, Job
 from worker.operations.studies import StudyOperations
@@ -118,9 +118,24 @@ def test_a_study_goes_on_with_another_worker_when_its_own_is_killed(lab: Lab) ->
     lab.all_once(done)
 
 
+def test_a_study_goes_on_when_redis_was_killed(tmp_path: Path) -> None:
+    """While runs share a process: what they have computed waits for Redis, and ends once."""
+    settings = {"checkpoint_seconds": 0.05, "lease_seconds": 2.0}
+    with restartable_redis(tmp_path, **settings) as (configuration, restart), worker(configuration):
+        lab = Lab(Backend(configuration))
+        study = lab.submit(**GRID)
+        lab.reached(study, 3)
+        restart()
+        done = lab.ended(study)
+        assert (done.state, done.runs.succeeded) == ("succeeded", 16)
+        lab.all_once(done)
+
+
 def test_a_cancelled_study_keeps_what_is_done(lab: Lab, running: "Popen[bytes]") -> None:
     study = lab.submit(**{**GRID, "repeats": 500})
-    lab.reached(study, 5)
+    seen = lab.reached(study, 5)
+    assert seen.seconds_left is not None
+    assert seen.seconds_left > 0
     lab.records.studies.cancel("local", study.id)
     done = lab.ended(study)
     assert done.state == "cancelled"

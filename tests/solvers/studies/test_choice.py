@@ -80,6 +80,17 @@ def test_where_noise_may_hide_a_component_the_count_is_not_very_sure() -> None:
     assert "% of the tensor's variation, cannot be seen" in advice.reason
 
 
+def test_where_seeds_fit_as_well_with_other_components_the_count_is_not_very_sure() -> None:
+    """Two components with one column in mode 3 are a matrix, in which a part of one can go over to the other."""
+    A, B, C = planted.factors(3)
+    A[:10, 0] = A[10:, 1] = B[:8, 0] = B[8:, 1] = 0
+    B[:, 0] += B[:, 1]
+    C[:, 1] = C[:, 0]
+    advice = chosen(planted.clipped(planted.signal([A, B, C]), np.random.default_rng(5))).advice
+    assert (advice.components, advice.sure) == (3, "yes")
+    assert "1 of 3 seeds fit as well with other components" in advice.reason
+
+
 def test_an_exact_tensor_has_just_its_components() -> None:
     exact = planted.signal(planted.factors(3))
     choice = chosen(exact)
