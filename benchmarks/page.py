@@ -122,7 +122,7 @@ def bytes_of(visitor: Visitor, path: str) -> dict[str, float]:
     session.on("Network.loadingFinished", lambda told: received.update({told["requestId"]: told["encodedDataLength"]}))
     visitor.page.goto(f"{visitor.address}/#{path}")
     usable_at(visitor.page)
-    return received
+    return dict(received)  # a copy: the loads that follow are counted too
 
 
 def usable_at(page: Page) -> float:

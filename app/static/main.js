@@ -3,7 +3,7 @@
 import { connection } from "./api/connection.js";
 import { session } from "./api/request.js";
 import { announce } from "./parts/announce.js";
-import { go, route } from "./router.js";
+import { go, preload, route } from "./router.js";
 import { me, signOut, whoAmI } from "./session.js";
 
 const one = (name) => document.querySelector(`[data-${name}]`);
@@ -56,6 +56,7 @@ addEventListener("unhandledrejection", (event) => {
 });
 addEventListener("hashchange", () => { one("problem").replaceChildren(); route(); });
 showTheme();
+preload();
 if ((await whoAmI()).owner) route();
 else if (location.hash.startsWith("#/sign-in")) route();
 else askForKey();

@@ -41,13 +41,18 @@ function find(path) {
   return null;
 }
 
+const asked = () => location.hash.replace(/^#/, "").split("?");
+
+/** Fetch the module of the screen that the address asks for, while something else is on its way. */
+export const preload = () => find(asked()[0] || "/")?.load().catch(() => {}); // whoever shows it tells what went wrong
+
 /** Show what the address asks for. */
 export async function route() {
   if (location.hash === "#main") return;
   leaving.abort(new DOMException("left", "AbortError"));
   leaving = new AbortController();
   const { signal } = leaving;
-  const [path, query] = location.hash.replace(/^#/, "").split("?");
+  const [path, query] = asked();
   const screen = find(path || "/");
   const main = document.getElementById("main");
   for (const entry of document.querySelectorAll("[data-screen]"))

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import time
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.util import find_spec
@@ -31,6 +32,8 @@ MEDIA_TYPES: Mapping[str, str] = {
 COMPRESSED = frozenset({".css", ".html", ".js", ".json", ".svg"})
 # Below a version that is the digest of all files: what it names never changes. Without one a browser asks each time.
 IMMUTABLE, REVALIDATED = "public, max-age=31536000, immutable", "no-cache"
+# A load of the page asks for dozens of files: the folder is not walked for each of them.
+LOOK_AGAIN_SECONDS = 1.0
 
 
 class Asset(NamedTuple):
@@ -39,6 +42,13 @@ class Asset(NamedTuple):
     content: bytes
     packed: bytes | None
     digest: str
+
+
+class Folder(NamedTuple):
+    """Every file that may be asked for, by its name: no other path is ever opened. `version` is of all together."""
+
+    paths: Mapping[str, Path]
+    version: str
 
 
 @lru_cache(maxsize=256)
@@ -53,10 +63,19 @@ def load(path: Path) -> Asset:
     return _load(path, path.stat().st_mtime_ns)
 
 
-def _paths() -> dict[str, Path]:
-    """Every file that may be asked for, by its name: no other path is ever opened."""
+def _folder() -> Folder:
+    """As it was at most a moment ago."""
+    return _look(int(time.monotonic() / LOOK_AGAIN_SECONDS))
+
+
+@lru_cache(maxsize=1)
+def _look(_moment: int) -> Folder:
     own = {str(path.relative_to(FOLDER)): path for path in sorted(FOLDER.rglob("*")) if path.suffix in MEDIA_TYPES}
-    return own | {name: _installed(*place) for name, place in VENDORED.items()}
+    paths = own | {name: _installed(*place) for name, place in VENDORED.items()}
+    digest = hashlib.sha256()
+    for name, path in paths.items():
+        digest.update(f"{name} {load(path).digest}\n".encode())
+    return Folder(paths, digest.hexdigest()[:16])
 
 
 @lru_cache
@@ -70,10 +89,7 @@ def _installed(package: str, name: str) -> Path:
 
 def version() -> str:
     """Of all files together."""
-    digest = hashlib.sha256()
-    for name, path in _paths().items():
-        digest.update(f"{name} {load(path).digest}\n".encode())
-    return digest.hexdigest()[:16]
+    return _folder().version
 
 
 def serve_page(request: Request, name: str, headers: Mapping[str, str]) -> Response:
@@ -85,9 +101,9 @@ def serve_page(request: Request, name: str, headers: Mapping[str, str]) -> Respo
 
 def serve_asset(request: Request, name: str) -> Response:
     """A file by its name, with or without the version in front of it. An old version gives what there is now."""
-    paths, (first, _, rest) = _paths(), name.partition("/")
-    is_current = first == version()
-    path = paths.get(name) or paths.get(rest)
+    folder, (first, _, rest) = _folder(), name.partition("/")
+    is_current = first == folder.version
+    path = folder.paths.get(name) or folder.paths.get(rest)
     if path is None:
         raise HTTPException(404)
     headers = {"Cache-Control": IMMUTABLE if is_current else REVALIDATED}

@@ -10,7 +10,7 @@ function r = ncp(X, varargin)
 %     'progress'         false says nothing; true, the default, prints a line now and then
 %   Without 'method' it is the recommended setting. The job goes on if you interrupt: ncp_watch(id) joins again.
 %
-%   See also NCP_UPLOAD, NCP_SUBMIT, NCP_WATCH, NCP_FACTORS.
+%   See also NCP_UPLOAD, NCP_SUBMIT, NCP_WATCH, NCP_FACTORS, NCP_STUDY.
   [server, options] = ncp_options(varargin);
   [progress, options] = ncp_take(options, 'progress', true);
   [axes, options] = ncp_take(options, 'axes', {});

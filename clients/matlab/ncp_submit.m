@@ -13,9 +13,5 @@ function job = ncp_submit(tensor, varargin)
   if isfield(fields, 'initial')
     fields.initial = ncp_reference(fields.initial, 'job_id');
   end
-  % The same key for every repeat: a submission whose answer was lost is still one job.
-  [~, one] = fileparts(tempname());
-  [~, two] = fileparts(tempname());
-  key = sprintf('%s%s%.0f', one, two, now() * 864e5);
-  job = ncp_request(server, 'POST', '/v1/jobs', struct('json', jsonencode(fields), 'idempotency_key', key));
+  job = ncp_request(server, 'POST', '/v1/jobs', struct('json', jsonencode(fields), 'idempotency_key', ncp_once()));
 end

@@ -4,8 +4,8 @@
 #   r$factors                                # a list with one matrix per mode, length x rank
 #   r$job                                    # the job's record
 #
-# The single steps: ncp_upload, ncp_submit, ncp_watch, ncp_history, ncp_factors, ncp_cancel, ncp_delete. Every field of a
-# job can be given by its name. The server is `url` and `key`, else NCP_URL and NCP_KEY, else what `ncp login` stored.
+# The single steps: ncp_upload, ncp_submit, ncp_watch, ncp_history, ncp_factors, ncp_cancel, ncp_delete; a study of many
+# runs: ncp_study, ncp_watch_study. Every field of a job or study can be given by its name. The server is `url` and `key`, else NCP_URL and NCP_KEY, else what `ncp login` stored.
 
 ncp <- function(x, rank, ..., axes = NULL, name = NULL, progress = interactive(), url = NULL, key = NULL) {
   tensor <- ncp_upload(x, name = name, axes = axes, url = url, key = key)
@@ -49,10 +49,31 @@ ncp_submit <- function(tensor, rank, ..., url = NULL, key = NULL) {
   fields <- c(list(tensor_id = .ncp_id(tensor), rank = rank), list(...))
   if (is.null(fields$method) && is.null(fields$preset)) fields$preset <- "recommended"
   if (!is.null(fields$initial)) fields$initial <- list(job_id = .ncp_id(fields$initial))
-  # The same key for every repeat: a submission whose answer was lost is still one job.
-  once <- paste0(basename(tempfile("r")), format(Sys.time(), "%s%OS6"), Sys.getpid())
-  request <- httr2::req_headers(.ncp_request("/v1/jobs", url, key), "Idempotency-Key" = once)
-  .ncp_json(.ncp_perform(.ncp_body(request, fields[!vapply(fields, is.null, NA)])))
+  .ncp_queue("/v1/jobs", fields, url, key)
+}
+
+# Queue a study of a tensor: kind is "compare" (ranks, methods, betas or sparsities, repeats) or "choose" (rank, seeds).
+ncp_study <- function(tensor, kind, ..., url = NULL, key = NULL) {
+  fields <- c(list(kind = kind, tensor_id = .ncp_id(tensor)), list(...))
+  lists <- intersect(names(fields), c("ranks", "methods", "betas", "sparsities"))
+  fields[lists] <- lapply(fields[lists], as.list)  # of one value too
+  .ncp_queue("/v1/studies", fields, url, key)
+}
+
+# Wait until a study has ended: $table has its rows, $advice how many components a choice found and why.
+ncp_watch_study <- function(study, timeout = Inf, url = NULL, key = NULL) {
+  path <- .ncp_path("/v1/studies", .ncp_id(study))
+  began <- proc.time()[["elapsed"]]
+  pause <- 0.2
+  repeat {
+    study <- .ncp_json(.ncp_perform(.ncp_request(path, url, key)))
+    if (study$state %in% c("succeeded", "failed", "cancelled")) return(study)
+    if (proc.time()[["elapsed"]] - began > timeout) {
+      .ncp_stop("timeout", sprintf("study %s has not ended within %g s; it goes on on the server", study$id, timeout))
+    }
+    Sys.sleep(pause)
+    pause <- min(2, 1.5 * pause)
+  }
 }
 
 # Wait until a job has ended. `progress` may be TRUE, for a line now and then, or a function of the new rows.
@@ -173,6 +194,13 @@ ncp_read_npy <- function(path) {
 }
 
 .ncp_id <- function(thing) if (is.list(thing)) thing$id else thing
+
+# The same key for every repeat: a submission whose answer was lost is still one job.
+.ncp_queue <- function(path, fields, url, key) {
+  once <- paste0(basename(tempfile("r")), format(Sys.time(), "%s%OS6"), Sys.getpid())
+  request <- httr2::req_headers(.ncp_request(path, url, key), "Idempotency-Key" = once)
+  .ncp_json(.ncp_perform(.ncp_body(request, fields[!vapply(fields, is.null, NA)])))
+}
 
 .ncp_path <- function(collection, id) paste0(collection, "/", utils::URLencode(id, reserved = TRUE))
 

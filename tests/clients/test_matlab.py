@@ -86,12 +86,29 @@ def test_the_single_steps_give_history_and_factors(tmp_path: Path) -> None:
     octave(PLANTED + script, tmp_path)
 
 
+def test_a_study_is_asked_for_with_lists_of_one_too(tmp_path: Path) -> None:
+    script = """
+    t = ncp_upload(planted([9 8 7]));
+    study = ncp_study(t, 'compare', 'ranks', 2, 'methods', 'hals', 'betas', [0 0.1], 'repeats', 2, ...
+                      'validate', struct('holdout', struct('fraction', 0.1, 'folds', 2)));
+    study = ncp_watch_study(study);
+    assert(strcmp(study.state, 'succeeded'));
+    assert(isequal([study.table.rows.beta], [0 0.1]));
+    assert(numel(study.table.ranks.holdout.relative_error) == 2);
+    choice = ncp_watch_study(ncp_study(t.id, 'choose', 'rank', 4, 'seeds', 2).id);
+    assert(~isempty(choice.advice.reason));
+    assert(size(ncp_factors(choice.job_id){1}, 1) == 9);
+    """
+    octave(PLANTED + script, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("call", "identifier", "words"),
     [
         ("ncp(ones(3, 3), 'rank', 0, 'beta', -1)", "ncp:refused", ["rank: ", "beta: "]),
         ("ncp(-ones(3, 3), 'rank', 1)", "ncp:refused", ["negative"]),
         ("ncp_factors('nothing')", "ncp:notFound", ["there is no job nothing"]),
+        ("ncp_watch_study('nothing')", "ncp:notFound", ["there is no study nothing"]),
         ("ncp(ones(3, 3), 'rank', 1, 'url', 'http://127.0.0.1:1')", "ncp:unavailable", ["no server answers at"]),
         ("ncp(ones(3, 3), 'rank', 1, 'url', 'lab')", "ncp:usage", ["is not the address of a server"]),
         ("ncp_upload('nothing.npy')", "ncp:noFile", ["nothing.npy"]),
@@ -129,6 +146,7 @@ def test_watching_goes_on_when_answers_are_lost(
 def test_the_guides_lines_run_as_written(tmp_path: Path) -> None:
     guide = (ROOT / "docs/matlab.md").read_text()
     written = re.findall(r"^```matlab\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
-    assert len(written) == 2
+    assert len(written) == 3
     said = octave("\n".join(written), tmp_path)
     assert "3 components" in said
+    assert "rank 2: relative error 0." in said

@@ -79,12 +79,27 @@ def test_the_single_steps_give_history_and_factors(tmp_path: Path) -> None:
     r(PLANTED + script, tmp_path)
 
 
+def test_a_study_is_asked_for_with_lists_of_one_too(tmp_path: Path) -> None:
+    script = """
+    tensor <- ncp_upload(planted(c(9, 8, 7)))
+    study <- ncp_study(tensor, "compare", ranks = 2, methods = "hals", betas = c(0, 0.1), repeats = 2,
+                       validate = list(holdout = list(fraction = 0.1, folds = 2)))
+    study <- ncp_watch_study(study)
+    stopifnot(study$state == "succeeded", vapply(study$table$rows, function(row) row$beta, 0) == c(0, 0.1))
+    stopifnot(length(study$table$ranks[[1]]$holdout$relative_error) == 2)
+    choice <- ncp_watch_study(ncp_study(tensor$id, "choose", rank = 4, seeds = 2)$id)
+    stopifnot(nzchar(choice$advice$reason), nrow(ncp_factors(choice$job_id)[[1]]) == 9)
+    """
+    r(PLANTED + script, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("call", "condition", "words"),
     [
         ("ncp(matrix(1, 3, 3), rank = 0, beta = -1)", "ncp_refused", ["rank: ", "beta: "]),
         ("ncp(-matrix(1, 3, 3), rank = 1)", "ncp_refused", ["negative"]),
         ("ncp_factors('nothing')", "ncp_not_found", ["there is no job nothing"]),
+        ("ncp_watch_study('nothing')", "ncp_not_found", ["there is no study nothing"]),
         ("ncp(matrix(1, 3, 3), 1, url = 'http://127.0.0.1:1')", "ncp_unavailable", ["no server answers at"]),
         ("ncp(matrix(1, 3, 3), 1, url = 'lab')", "ncp_usage", ["is not the address of a server"]),
         ("ncp_upload('nothing.npy')", "ncp_no_file", ["nothing.npy"]),
@@ -121,5 +136,7 @@ def test_watching_goes_on_when_answers_are_lost(
 def test_the_guides_lines_run_as_written(tmp_path: Path) -> None:
     guide = (ROOT / "docs/r.md").read_text()
     written = re.findall(r"^```r\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
-    assert len(written) == 2
-    assert "3 components" in r("set.seed(2)\n" + "\n".join(written), tmp_path)
+    assert len(written) == 3
+    said = r("set.seed(2)\n" + "\n".join(written), tmp_path)
+    assert "3 components" in said
+    assert "rank 2 relative error 0." in said

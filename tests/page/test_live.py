@@ -5,13 +5,22 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Browser, expect
 
 from tests.support.api import finished, planted, submit, upload
-from tests.support.browser import AWAY, WINDOW, Visitor
+from tests.support.browser import AWAY, WINDOW, Visitor, visit
 from tests.support.jobs import ENDLESS
+from tests.support.machine.proxy import cutting_proxy
 from tests.support.processes import kill, part
 from tests.support.stack import Server, wait_for
+
+# Lets a test move the clock on the wall, as a sleep does; timers stand still meanwhile.
+WALL_CLOCK = """(() => {
+    const now = Date.now.bind(Date);
+    window.sleptFor = 0;
+    Date.now = () => now() + window.sleptFor;
+})()"""
+AN_HOUR = 3_600_000
 
 
 def begin(lab: httpx.Client, name: str, **settings: Any) -> str:
@@ -49,16 +58,62 @@ def test_the_chart_moves_and_has_every_iteration_once(
     visitor.go(f"/jobs/{job_id}")
     visitor.wait_for_iteration(20)
     disturb(visitor, lab_server)
-    visitor.wait_for_iteration(lab.get(f"/v1/jobs/{job_id}").json()["progress"]["iteration"] + 20)
-    lab.post(f"/v1/jobs/{job_id}/cancel")
-    expect(visitor.page.locator(".state")).to_have_text("cancelled")
-    result = finished(lab, job_id)["result"]
-    last = min(result["iterations"], 5 * WINDOW)
-    visitor.wait_for_iteration(result["iterations"])
-    assert visitor.all_iterations(last) == list(range(1, last + 1))
+    visitor.wait_for_iteration(reached(lab, job_id) + 20)
+    result = cancelled_without_a_gap(visitor, lab, job_id)
     facts = visitor.page.locator("[data-facts]")
     expect(facts).to_contain_text(f"{result['iterations']:,}")
     expect(facts).to_contain_text(f"{result['nonzero_components']['all_modes']} of 8")
+
+
+def reached(lab: httpx.Client, job_id: str) -> int:
+    iteration: int = lab.get(f"/v1/jobs/{job_id}").json()["progress"]["iteration"]
+    return iteration
+
+
+def cancelled_without_a_gap(visitor: Visitor, lab: httpx.Client, job_id: str) -> dict[str, Any]:
+    lab.post(f"/v1/jobs/{job_id}/cancel")
+    expect(visitor.page.locator(".state")).to_have_text("cancelled")
+    result: dict[str, Any] = finished(lab, job_id)["result"]
+    last = min(result["iterations"], 5 * WINDOW)
+    visitor.wait_for_iteration(result["iterations"])
+    assert visitor.all_iterations(last) == list(range(1, last + 1))
+    return result
+
+
+def test_a_laptop_that_slept_goes_on_without_a_gap(browser: Browser, lab: httpx.Client, lab_server: Server) -> None:
+    """The page stands still, its connections die and nobody tells it, an hour passes on the wall."""
+    with cutting_proxy(lab_server.address) as proxy, visit(browser, proxy.address) as visitor:
+        visitor.expected = (AWAY,)
+        visitor.page.add_init_script(WALL_CLOCK)
+        job_id = begin(lab, "slept over", **ENDLESS)
+        visitor.go(f"/jobs/{job_id}")
+        visitor.wait_for_iteration(20)
+        session = visitor.context.new_cdp_session(visitor.page)
+        session.send("Page.setWebLifecycleState", {"state": "frozen"})
+        proxy.forget_connections()
+        fell_asleep = reached(lab, job_id)
+        wait_for(lambda: reached(lab, job_id) > fell_asleep + 100, what="iterations that nobody sees")
+        session.send("Page.setWebLifecycleState", {"state": "active"})
+        visitor.page.evaluate(f"window.sleptFor += {AN_HOUR}")
+        visitor.wait_for_iteration(reached(lab, job_id) + 20)
+        expect(visitor.page.get_by_text("The server does not answer")).to_be_hidden()
+        cancelled_without_a_gap(visitor, lab, job_id)
+
+
+def test_who_stands_on_a_link_with_the_keyboard_still_does_when_the_run_ends(
+    visitor: Visitor, lab: httpx.Client
+) -> None:
+    job_id = begin(lab, "ends while somebody presses Tab", **ENDLESS)
+    page = visitor.go(f"/jobs/{job_id}")
+    expect(page.locator(".state")).to_have_text("running")
+    components = page.get_by_role("link", name="Components", exact=True)
+    components.focus()
+    lab.post(f"/v1/jobs/{job_id}/cancel")
+    expect(page.locator(".state")).to_have_text("cancelled")
+    expect(page.get_by_role("button", name="Delete")).to_be_visible()
+    expect(components).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("group", name="Component ").first).to_be_visible()
 
 
 def test_a_run_tells_its_state_and_is_cancelled(visitor: Visitor, lab: httpx.Client) -> None:

@@ -56,6 +56,87 @@ def test_a_hundred_thousand_iterations_stay_and_few_are_drawn(visitor: Visitor) 
     assert peak, "a single high point is drawn"
 
 
+def cell(rank: int, error: float, beta: float = 0.0, **known: Any) -> dict[str, Any]:
+    """A row of a comparison's table, of three repeats that agree."""
+    spreads = {"objective": 1.0, "seconds": 1.0, "components": rank, "sparsity": 0.2, "factor_match": 0.99} | known
+    row = {name: {"mean": value, "deviation": 0.0} for name, value in spreads.items() if name != "method"}
+    told = {"rank": rank, "method": known.get("method", "hals"), "beta": beta, "asked_sparsity": None, "runs": 3}
+    return told | row | {"relative_error": {"mean": error, "deviation": 0.0}, "failures": 0, "best": "0" * 16}
+
+
+def of_rank(rank: int, halves: float | None = None, core: float | None = None, held: Any = None) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "core_consistency": core,
+        "split_half": None if halves is None else {"congruence": [0.999, halves], "passed": halves > 0.95},
+        "holdout": held and {"relative_error": held},
+    }
+
+
+ERRORS = {2: 0.2, 3: 0.05, 4: 0.048}
+AGREE_UP_TO_3 = [of_rank(2, 0.99, 99.0), of_rank(3, 0.98, 95.0), of_rank(4, 0.4, 12.0)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranks", "title", "words"),
+    [
+        (
+            [cell(rank, error) for rank, error in ERRORS.items()],
+            AGREE_UP_TO_3,
+            "Rank 3 – all checks agree",
+            ["Rank 3: halves of the data give the same components (congruence 0.98)", "Rank 4: halves of the data give "
+             "different components (congruence 0.4); the core consistency is low (12)", "0.2 with rank 2"],
+        ),
+        (
+            [cell(rank, error) for rank, error in ERRORS.items()],
+            [of_rank(2, held=[0.3, 0.31]), of_rank(3, held=[0.1, 0.11]), of_rank(4, held=[0.099, 0.111])],
+            "Rank 3 – all checks agree",
+            ["it predicts entries that were held out as well as any", "0.305 with rank 2, 0.105 with rank 3"],
+        ),
+        (
+            [cell(rank, error) for rank, error in ERRORS.items()],
+            [of_rank(rank) for rank in ERRORS],
+            "Rank 4 – not sure",
+            ["Higher ranks were not tried", "ask for a validation"],
+        ),
+        (
+            [cell(rank, error, factor_match=0.5) for rank, error in ERRORS.items()],
+            [of_rank(rank) for rank in ERRORS],
+            "Rank 3 – not sure",
+            ["No rank passes every check", "repeats find different components (match 0.5)"],
+        ),
+        ([cell(3, 0.05)], [of_rank(3)], "Rank 3 – not sure", ["Only rank 3 was tried"]),
+        (
+            [cell(2, 0.2), cell(4, 0.04), cell(3, 0.05), cell(3, 0.0503, 0.1, sparsity=0.6), cell(3, 0.08, 1.0),
+             cell(3, 0.0501, 9.0, components=1)],
+            AGREE_UP_TO_3,
+            "Rank 3, β 0.1 – all checks agree",
+            ["β 0.1 is the largest that costs nothing: relative error 0.0503, 3 components, 60 % zeros in mode 1; with β 0",
+             "β 1 costs: relative error 0.08"],
+        ),
+        (
+            [cell(2, 0.2), cell(4, 0.04), cell(3, 0.05, method="mu", seconds=9.0), cell(3, 0.05, seconds=2.0)],
+            AGREE_UP_TO_3,
+            "Rank 3 – all checks agree",
+            ["hals takes 2.00 s to an objective of 1; mu 9.00 s to 1"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_comparison_is_put_into_words_that_its_table_bears(
+    visitor: Visitor, rows: list[Any], ranks: list[Any], title: str, words: list[str]
+) -> None:
+    path = "parts/comparison-advice.js"
+    told = run(visitor, path, "return module.comparisonAdvice(value);", {"mode": 1, "rows": rows, "ranks": ranks})
+    assert told["title"] == title
+    assert all(one in " ".join(told["sentences"]) for one in words), told["sentences"]
+
+
+def test_a_comparison_without_an_ended_run_says_nothing(visitor: Visitor) -> None:
+    rows = [cell(3, 0.05) | {"relative_error": None}]
+    path = "parts/comparison-advice.js"
+    assert run(visitor, path, "return module.comparisonAdvice(value);", {"rows": rows, "ranks": []}) is None
+
+
 @pytest.mark.parametrize(
     ("text", "values"),
     [

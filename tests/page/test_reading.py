@@ -12,10 +12,12 @@ from tests.support.api import finished, planted, submit, upload
 from tests.support.browser import Visitor, serious_violations, spectra, visit
 from tests.support.languages import missing_tool
 from tests.support.machine.proxy import NGINX, nginx
-from tests.support.stack import Server, server
+from tests.support.stack import Server, server, wait_for
 
 SCREENS = ("/", "/tensors/{tensor}", "/new?tensor={tensor}", "/jobs/{job}", "/jobs/{job}/components", "/jobs",
-           "/compare?jobs={job},{other}", "/studies", "/tensors", "/operator", "/sign-in")  # fmt: skip
+           "/compare?jobs={job},{other}", "/studies", "/studies/{comparison}", "/studies/{choice}",
+           "/new?tensor={tensor}&kind=compare", "/new?tensor={tensor}&kind=choose",
+           "/tensors", "/operator", "/sign-in")  # fmt: skip
 Named = dict[str, Any]
 
 
@@ -26,7 +28,17 @@ def named(lab_server: Server) -> Named:
         tensor = upload(lab, spectra(seed=81), "for every screen")["id"]
         asked = {"method": "anls-bpp", "preset": "recommended", "missing": "nan", "negative": "keep"}
         jobs = [finished(lab, submit(lab, tensor, seed=seed, **asked)["id"])["id"] for seed in (0, 1)]
-        return {"tensor": tensor, "job": jobs[0], "other": jobs[1]}
+        complete = upload(lab, planted(10, 9, 8, rank=2, seed=83), "for studies")["id"]
+        halves = {"split_half": {"mode": 1, "parts": 4}}
+        compared = {"kind": "compare", "ranks": [1, 2, 3], "methods": ["hals"], "repeats": 2, "validate": halves}
+        chosen = {"kind": "choose", "rank": 4, "seeds": 2}
+        studies = [
+            lab.post("/v1/studies", json={"tensor_id": complete, **asked}).json()["id"] for asked in (compared, chosen)
+        ]
+        for study in studies:
+            wait_for(lambda study=study: lab.get(f"/v1/studies/{study}").json()["state"] == "succeeded", what="a study")
+        names = ("tensor", "job", "other", "comparison", "choice")
+        return dict(zip(names, (tensor, *jobs, *studies), strict=True))
 
 
 def settled(visitor: Visitor, path: str) -> None:
@@ -125,6 +137,16 @@ def test_everything_is_done_by_keyboard_alone(visitor: Visitor, lab: httpx.Clien
     page.keyboard.type("2")
     press("Enter")
     expect(page.get_by_role("heading", name=re.compile("^sample: "))).to_be_visible()
+
+
+def test_a_list_that_is_drawn_anew_keeps_the_keyboard_where_it_was(visitor: Visitor, lab: httpx.Client) -> None:
+    upload(lab, planted(4, 3, seed=84), "stood upon")
+    page = visitor.go("/")
+    link = page.get_by_role("link", name="New run on stood upon").first
+    link.focus()
+    upload(lab, planted(4, 3, seed=85), "came later")
+    expect(page.get_by_role("link", name="New run on came later").first).to_be_visible()
+    expect(link).to_be_focused()
 
 
 def test_the_page_works_below_a_path_behind_nginx(browser: Browser, tmp_path: Path) -> None:

@@ -1,10 +1,18 @@
 """Studies: the grid fills as runs end, and the advice comes in words."""
 
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import httpx
+import pytest
 from playwright.sync_api import expect
 
 from tests.support.api import planted, upload
 from tests.support.browser import Visitor
+from tests.support.languages import octave, r
 from tests.support.stack import wait_for
 
 
@@ -23,6 +31,9 @@ def test_a_comparison_is_asked_for_with_lists_and_fills_its_grid(visitor: Visito
     expect(grid.locator(".cell")).to_have_count(8)
     expect(page.locator(".heading .state")).to_have_text("succeeded")
     expect(grid.locator(".cell.done")).to_have_count(8)
+    expect(page.get_by_role("heading", name=re.compile("^Rank [12], sparsity 0.(01|1) – not sure$"))).to_be_visible()
+    expect(page.get_by_text("ask for a validation to be surer")).to_be_visible()
+    expect(grid.locator(".cell.best")).to_have_count(1)
     table = page.get_by_role("region", name="Table of the study")
     expect(table.locator("tbody tr")).to_have_count(8)
     picture = page.get_by_role("img", name="Objective against seconds")
@@ -47,6 +58,46 @@ def test_a_choice_ends_with_advice_in_words_and_a_model(visitor: Visitor, lab: h
     expect(page.get_by_role("region", name="Table of the evidence")).to_be_visible()
     page.get_by_role("link", name="Look at the model").click()
     expect(page.get_by_role("group", name="Component ").first).to_be_visible()
+
+
+LINES = [("compare", language) for language in ("JSON", "curl", "Python", "MATLAB", "R")] + [
+    ("choose", language) for language in ("Python", "MATLAB", "R")
+]
+
+
+@pytest.mark.parametrize(("kind", "language"), LINES)
+def test_the_lines_to_copy_submit_this_very_study(
+    visitor: Visitor, lab: httpx.Client, tmp_path: Path, kind: str, language: str
+) -> None:
+    record = upload(lab, planted(7, 6, 5, rank=2, seed=94), "lines of a study")
+    name = f"it's the {language} line to {kind}"
+    page = visitor.go(f"/new?tensor={record['id']}&kind={kind}")
+    page.get_by_label("Name").fill(name)
+    if kind == "compare":
+        page.get_by_label("Ranks").fill("2")
+        page.get_by_label("Methods").fill("hals")
+        page.get_by_label("Sparsities").fill("0.01, 0.1")
+        page.get_by_label("Repeats").fill("1")
+        asked = {"ranks": [2], "methods": ["hals"], "sparsities": [0.01, 0.1], "repeats": 1}
+    else:
+        page.get_by_label("Rank").fill("3")
+        page.get_by_label("Seeds").fill("2")
+        asked = {"rank": 3, "seeds": 2}
+    page.get_by_role("tab", name=language, exact=True).click()
+    expect(page.get_by_role("tabpanel")).to_contain_text("hals" if kind == "compare" else "seeds")
+    text = page.get_by_role("tabpanel").inner_text()
+    if language == "JSON":
+        assert lab.post("/v1/studies", json=json.loads(text)).status_code == 202
+    elif language == "curl":
+        subprocess.run(["bash", "-c", text], check=True, capture_output=True)
+    elif language == "Python":
+        subprocess.run([sys.executable, "-c", text], check=True, capture_output=True)
+    else:
+        (octave if language == "MATLAB" else r)(text, tmp_path)
+    found = [study for study in lab.get("/v1/studies").json()["items"] if study["name"] == name]
+    assert len(found) == 1
+    request = lab.get(f"/v1/studies/{found[0]['id']}").json()["request"]
+    assert {field: request[field] for field in asked} == asked
 
 
 def test_a_study_is_cancelled_and_deleted_after_a_question(visitor: Visitor, lab: httpx.Client) -> None:

@@ -3,8 +3,19 @@
 const FIRST_WAIT = 400;
 const LONGEST_WAIT = 5000;
 
+// "change" tells whether the server is away, "woke" that this machine slept: what was on its way may be lost with its
+// connection, and nobody tells a page so. Timers stand still in a sleep; the clock on the wall does not.
 export const connection = new EventTarget();
 const lost = new Set();
+const TICK = 2000;
+const SLEPT = 15_000;
+
+let ticked = Date.now();
+setInterval(() => {
+  const gap = Date.now() - ticked;
+  ticked += gap;
+  if (gap > SLEPT) connection.dispatchEvent(new Event("woke"));
+}, TICK);
 
 /** Say of one thing that waits for the server (any object) whether it has lost it. */
 export function report(who, isLost) {

@@ -3,7 +3,7 @@
 // Read with fetch and not with EventSource: that one gives up for good at the first answer of a proxy whose server is
 // away, cannot begin after a given event, and does not notice a connection that died while the laptop slept.
 
-import { pause, report, waits } from "./connection.js";
+import { connection, pause, report, waits } from "./connection.js";
 import { address, refusal } from "./request.js";
 
 // The server sends a comment at least every 15 seconds by default; twice that without a byte is a dead connection.
@@ -71,6 +71,7 @@ async function connect(path, last, signal, onopen, onevent) {
     if (document.hidden) away = setTimeout(stop, HIDDEN);
   };
   signal.addEventListener("abort", stop);
+  connection.addEventListener("woke", stop);
   document.addEventListener("visibilitychange", visible);
   try {
     const headers = { Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) };
@@ -96,6 +97,7 @@ async function connect(path, last, signal, onopen, onevent) {
     clearTimeout(away);
     cut.abort();
     signal.removeEventListener("abort", stop);
+    connection.removeEventListener("woke", stop);
     document.removeEventListener("visibilitychange", visible);
   }
 }

@@ -1,6 +1,6 @@
 // Calls of the API, relative to the page: it works below any path. Refusals are errors with the server's words.
 
-import { pause, report, waits } from "./connection.js";
+import { connection, pause, report, waits } from "./connection.js";
 
 export const session = new EventTarget();
 
@@ -33,11 +33,11 @@ export function address(path, query = {}) {
   return url.href;
 }
 
-async function once(method, path, { query, body, headers = {}, signal } = {}) {
+async function once(method, path, { query, body, headers = {}, signal, woke } = {}) {
   const sent = body === undefined ? { headers } : { headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body) };
   let answer;
   try {
-    answer = await fetch(address(path, query), { method, signal, credentials: "same-origin", ...sent });
+    answer = await fetch(address(path, query), { method, signal: AbortSignal.any([signal, woke].filter(Boolean)), credentials: "same-origin", ...sent });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Away();
@@ -53,18 +53,23 @@ export async function refusal(answer) {
   return new Refused(answer.status, problem);
 }
 
-/** Read something. While the server is away it waits, and the page says so. */
+/** Read something, again after a sleep. While the server is away it waits, and the page says so. */
 export async function read(path, options = {}) {
   const who = {};
   try {
     for (const wait of waits()) {
+      const slept = new AbortController();
+      const wake = () => slept.abort();
+      connection.addEventListener("woke", wake);
       try {
-        return await once("GET", path, options);
+        return await once("GET", path, { ...options, woke: slept.signal });
       } catch (error) {
         if (error instanceof Refused && error.status === 429) { await pause(1500, options.signal); continue; }
         if (!(error instanceof Away)) throw error;
         report(who, true);
         await pause(wait, options.signal);
+      } finally {
+        connection.removeEventListener("woke", wake);
       }
     }
   } finally {

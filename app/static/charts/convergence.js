@@ -77,7 +77,7 @@ export class ConvergenceChart {
       this.#series.flatMap(({ name, series }, place) => this.#traces(series, quantity, row, several ? name : null, all[place % all.length])));
     const type = this.log ? "log" : "linear";
     const range = this.#range ? { range: [...this.#range], autorange: false } : { autorange: true };
-    const number = this.log ? { exponentformat: "power" } : { exponentformat: "power", nticks: 6 };
+    const number = this.log ? { exponentformat: "power", nticks: 5 } : { exponentformat: "power", nticks: 6 };
     return {
       traces,
       layout: {
@@ -112,7 +112,7 @@ export class ConvergenceChart {
     return Object.entries(lines).map(([phase, points]) => ({
       ...points, type: "scatter", mode: points.x.length < 4 ? "markers" : "lines", connectgaps: false,
       name: name ?? LEGEND[phase], legendgroup: name ?? phase, showlegend: row === 0 && (name === null || phase === "exact" || !lines.exact),
-      line: { color: phase === "start" && name === null ? dim : color, width: phase === "start" ? 1 : 2, dash: DASHES[phase] ?? "solid" }, opacity: phase === "start" ? 0.5 : 1,
+      line: { color: phase === "start" && name === null ? dim : color, width: phase === "start" ? 1.2 : 2, dash: DASHES[phase] ?? "solid" }, opacity: phase === "start" ? 0.75 : 1,
       yaxis: row ? "y2" : "y", hovertemplate: "%{y:.6g}",
     }));
   }

@@ -64,7 +64,7 @@ function dressed(layout) {
   };
 }
 
-const CONFIG = { displaylogo: false, responsive: true, modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]], displayModeBar: "hover" };
+const CONFIG = { displaylogo: false, responsive: true, modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]], displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false };
 
 /**
  * A chart in an element: `draw(figure)` shows `figure()` → {traces, layout}, and again when the theme changes.

@@ -56,7 +56,8 @@ export function control(name, schema, all, onchange, label = name) {
 function wrap(input, schema, label, value, set) {
   const id = newId("field");
   input.id = id;
-  const element = field(label, input, { advice: told(schema, true).advice });
+  const names = schema.items?.enum;
+  const element = field(label, input, { advice: [told(schema, true).advice, names && names.join(", ")].filter(Boolean).join(": ") });
   const error = element.querySelector(".error");
   return {
     element, value, set,

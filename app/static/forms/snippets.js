@@ -52,9 +52,19 @@ export function jobSnippets({ tensor_id, ...fields }, caller) {
   };
 }
 
-/** A study: its request and the shell; the other clients send the same body. */
-export function studySnippets(body, caller) {
-  return { JSON: JSON.stringify(body, null, 2), curl: curl("v1/studies", body, caller) };
+/** The lines of every language that submit this study, and wait for what it found. */
+export function studySnippets({ kind, tensor_id, ...fields }, caller) {
+  const url = server();
+  const body = { kind, tensor_id, ...fields };
+  const named = (write, sign) => Object.entries(fields).map(([name, value]) => `, ${name}${sign}${write(value)}`).join("");
+  const found = kind === "compare" ? "table" : "advice";
+  return {
+    JSON: JSON.stringify(body, null, 2),
+    curl: curl("v1/studies", body, caller),
+    Python: `from ncp_client import Client\n\nclient = Client(${python(url)})${needsKey(caller) ? "  # the key: NCP_KEY, or ncp login" : ""}\nstudy = client.study(${python(tensor_id)}, ${python(kind)}${named(python, "=")}).wait()\nprint(study.${kind === "compare" ? "table()" : "advice"})`,
+    MATLAB: `study = ncp_study(${matlab(tensor_id)}, ${matlab(kind)}, ${Object.entries(fields).map(([name, value]) => `'${name}', ${matlab(value)}, `).join("")}'url', ${matlab(url)});\nstudy = ncp_watch_study(study, 'url', ${matlab(url)});\nstudy.${found}`,
+    R: `study <- ncp_study(${r(tensor_id)}, ${r(kind)}${named(r, " = ")}, url = ${r(url)})\nstudy <- ncp_watch_study(study, url = ${r(url)})\nstudy$${found}`,
+  };
 }
 
 /** Tabs with a piece of code each, to copy. `show(snippets)` fills them anew. */

@@ -29,6 +29,21 @@ export function replace(parent, ...children) {
   return parent;
 }
 
+const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
+
+/** Replace what is drawn again and again: whoever stands in it with the keyboard stays there, or where it was. */
+export function redraw(parent, ...children) {
+  const focused = parent.contains(document.activeElement) ? document.activeElement : null;
+  const all = () => [...parent.querySelectorAll(FOCUSABLE)];
+  const place = all().indexOf(focused);
+  replace(parent, ...children);
+  if (place < 0) return parent;
+  const now = all();
+  const same = now.find((one) => one.tagName === focused.tagName && (focused.href ? one.href === focused.href : one.ariaLabel === focused.ariaLabel && one.textContent === focused.textContent));
+  (same ?? now[Math.min(place, now.length - 1)])?.focus({ preventScroll: true });
+  return parent;
+}
+
 let last = 0;
 /** An id that no other element has: for labels and descriptions. */
 export const newId = (word) => `${word}-${++last}`;

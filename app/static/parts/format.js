@@ -11,7 +11,12 @@ export function number(value, digits = 4) {
 }
 
 export const whole = (value) => (value === null || value === undefined ? "–" : WHOLE.format(value));
-export const percent = (share, digits = 1) => (share === null || share === undefined ? "–" : `${(100 * share).toFixed(digits)} %`);
+/** A share that is not nothing is never written as 0.0 %. */
+export function percent(share, digits = 1) {
+  if (share === null || share === undefined) return "–";
+  const least = 10 ** -digits;
+  return share > 0 && 100 * share < least / 2 ? `< ${least} %` : `${(100 * share).toFixed(digits)} %`;
+}
 export const shape = (lengths) => lengths.join(" × ");
 export const count = (value, one, many = `${one}s`) => `${whole(value)} ${value === 1 ? one : many}`;
 

@@ -1,38 +1,50 @@
 // The head of a job's screens: its name, its state, what can be done with it, and the way between Live and Components.
 
 import { announce } from "./announce.js";
-import { h, replace } from "./element.js";
+import { h } from "./element.js";
 import { nameOf } from "./format.js";
 import { LIVE, cancelJob, deleteJob, download, renameJob } from "./job-actions.js";
 import { go, link, route } from "../router.js";
 
 export const stateMark = (state) => h("span", { class: `state ${state}` }, state);
 
-/** `{element, show(job)}`; `screen` is "live" or "components", `modes` how many modes the tensor has. */
+/**
+ * `{element, show(job)}`; `screen` is "live" or "components", `modes` how many modes the tensor has.
+ * Made once and changed in place: who is about to press something still has it when the job ends.
+ */
 export function jobHeading(screen, modes) {
-  const actions = h("div", { class: "actions" });
+  let job = null;
   const state = h("span");
   const title = h("h1", { tabindex: "-1" });
-  const tabs = h("nav", { class: "tabs", "aria-label": "Job" });
+  const button = (words, act, kind = "") => h("button", { type: "button", class: kind, onclick: act }, words);
+  const cancel = button("Cancel", () => { cancel.disabled = true; cancelJob(job).catch(() => { cancel.disabled = false; }); }, "danger");
+  const again = h("a", { class: "button" }, "Run again");
+  const remove = button("Delete", () => deleteJob(job, () => go("/jobs")), "danger");
+  const actions = h("div", { class: "actions" }, cancel, button("Rename", () => renameJob(job, route)), button("Download", () => download(job, modes)), again, remove);
+  const tab = (name, text) => h("a", { "aria-current": screen === name ? "page" : null }, text);
+  const [run, components] = [tab("live", "Live"), tab("components", "Components")];
   let told = null;
   return {
-    element: h("div", { class: "stack" }, h("div", { class: "heading" }, title, state, actions), tabs),
-    show(job) {
-      title.textContent = nameOf(job);
+    element: h("div", { class: "stack" }, h("div", { class: "heading" }, title, state, actions), h("nav", { class: "tabs", "aria-label": "Job" }, run, components)),
+    show(shown) {
+      job = shown;
       const live = LIVE.includes(job.state);
       const words = job.cancel_requested && live ? "cancelling" : job.state;
+      if (title.textContent !== nameOf(job)) title.textContent = nameOf(job);
       if (told === words) return;
       if (told !== null) announce(`The job is ${words}`);
       told = words;
-      replace(state, h("span", { class: `state ${job.state}` }, words));
-      const button = (words, act, kind = "") => h("button", { type: "button", class: kind, onclick: act }, words);
-      replace(actions,
-        live && h("button", { type: "button", class: "danger", disabled: job.cancel_requested, onclick: ({ target }) => { target.disabled = true; cancelJob(job).catch(() => { target.disabled = false; }); } }, "Cancel"),
-        button("Rename", () => renameJob(job, route)), button("Download", () => download(job, modes)),
-        h("a", { class: "button", href: link("/new", { from: job.id }) }, "Run again"),
-        !live && button("Delete", () => deleteJob(job, () => go("/jobs")), "danger"));
-      const tab = (name, path, text) => h("a", { href: link(path), "aria-current": screen === name ? "page" : null }, text);
-      replace(tabs, tab("live", `/jobs/${job.id}`, live ? "Live" : "Run"), tab("components", `/jobs/${job.id}/components`, "Components"));
+      state.className = `state ${job.state}`;
+      state.textContent = words;
+      const stood = document.activeElement;
+      cancel.hidden = !live;
+      cancel.disabled = job.cancel_requested;
+      remove.hidden = live;
+      if (stood === cancel && (cancel.hidden || cancel.disabled)) title.focus({ preventScroll: true });
+      again.href = link("/new", { from: job.id });
+      run.href = link(`/jobs/${job.id}`);
+      run.textContent = live ? "Live" : "Run";
+      components.href = link(`/jobs/${job.id}/components`);
     },
   };
 }

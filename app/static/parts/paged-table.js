@@ -1,7 +1,7 @@
 // A list of the API as a table: a page at a time, the rest on demand; rows whose record changed are drawn anew.
 
 import { getJson } from "../api/request.js";
-import { h, replace } from "./element.js";
+import { h, redraw, replace } from "./element.js";
 
 const PAGE = 50;
 
@@ -32,9 +32,7 @@ export function pagedTable({ path, signal, filter, columns, empty, row }) {
       else body.append(element);
       return;
     }
-    const active = known.element.contains(document.activeElement) ? [...known.element.querySelectorAll("a, button, input")].indexOf(document.activeElement) : -1;
-    replace(known.element, row(record));
-    if (active >= 0) known.element.querySelectorAll("a, button, input")[active]?.focus();
+    redraw(known.element, row(record));
     known.text = text;
   }
 

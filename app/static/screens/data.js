@@ -3,7 +3,7 @@
 import { every } from "../api/connection.js";
 import { getJson, send } from "../api/request.js";
 import { announce } from "../parts/announce.js";
-import { card, h, replace } from "../parts/element.js";
+import { card, h, redraw, replace } from "../parts/element.js";
 import { bytes, nameOf, number, shape, when } from "../parts/format.js";
 import { problemNote } from "../parts/problem.js";
 import { go, link } from "../router.js";
@@ -77,7 +77,7 @@ async function samples(place, signal) {
 function recent(place, { items }) {
   if (!items.length) return replace(place, h("p", { class: "empty" }, "None yet."));
   const head = ["Name", "Shape", "Type", "Range", "Uploaded", ""].map((text) => h("th", { scope: "col" }, text || h("span", { class: "visually-hidden" }, "Run")));
-  return replace(place, h("table", { class: "rows" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, items.map((tensor) =>
+  return redraw(place, h("table", { class: "rows" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, items.map((tensor) =>
     h("tr", {},
       h("th", { scope: "row" }, h("a", { href: link(`/tensors/${tensor.id}`) }, nameOf(tensor))),
       h("td", {}, shape(tensor.shape)), h("td", {}, tensor.dtype), h("td", {}, `${number(tensor.min)} to ${number(tensor.max)}`),

@@ -6,7 +6,7 @@ import { componentsOf, loadFactors, sparsityOf } from "../api/factors.js";
 import { getJson, read } from "../api/request.js";
 import { ConvergenceChart } from "../charts/convergence.js";
 import { Series } from "../charts/series.js";
-import { card, choice, facts, h, replace } from "../parts/element.js";
+import { card, choice, facts, h, redraw, replace } from "../parts/element.js";
 import { count, number, percent, seconds, shape, when, whole } from "../parts/format.js";
 import { LIVE, pathOf } from "../parts/job-actions.js";
 import { jobHeading } from "../parts/job-heading.js";
@@ -53,9 +53,11 @@ export async function show({ main, parameters: { id }, signal }) {
   }
 
   async function refresh() {
-    job = await getJson(path, { signal });
+    const found = await getJson(path, { signal });
+    if (LIVE.includes(found.state) && !LIVE.includes(job.state)) return; // asked before the end, answered after it
+    job = found;
     tell();
-    if (!LIVE.includes(job.state)) replace(outcome, outcomeNotes(job));
+    if (!LIVE.includes(job.state)) redraw(outcome, outcomeNotes(job));
   }
 
   tell();

@@ -51,25 +51,27 @@ export async function show({ main, query, signal }) {
   function changed() {
     code.show(kind === "run" ? jobSnippets(body(), me()) : studySnippets(body(), me()));
     clearTimeout(timer);
-    timer = setTimeout(() => (kind === "run" ? estimate() : replace(told, studySize(body()))), ESTIMATE_AFTER);
+    timer = setTimeout(() => (kind === "choose" ? replace(told, studySize(body())) : estimate()), ESTIMATE_AFTER);
   }
 
   async function estimate() {
     const asked = body();
-    if (asked.rank === undefined) return replace(told, h("p", { class: "soft" }, "Give a rank: the number of components that are allowed. Those that the data do not need go."));
+    const run = kind === "run" ? asked : largestRun(asked);
+    const size = kind === "run" ? null : studySize(asked);
+    if (run.rank === undefined) return replace(told, h("p", { class: "soft" }, "Give a rank: the number of components that are allowed. Those that the data do not need go."));
     try {
-      const found = await send("POST", "v1/jobs/estimate", { body: asked, signal });
+      const found = await send("POST", "v1/jobs/estimate", { body: run, signal });
       if (signal.aborted || JSON.stringify(asked) !== JSON.stringify(body())) return null;
-      const left = fields.fail(found.refused);
-      return replace(told, memory(found), left.length ? problemNote({ title: "This would be refused.", message: "", errors: left }) : null);
+      const left = fields.fail(inLists(kind, found.refused));
+      return replace(told, size, memory(found), left.length ? problemNote({ title: "This would be refused.", message: "", errors: left }) : null);
     } catch (error) {
       if (signal.aborted) return null;
-      return replace(told, refused(error));
+      return replace(told, size, refused(error, inLists(kind, error.errors ?? [])));
     }
   }
 
-  function refused(error) {
-    const left = fields.fail(error.errors ?? []);
+  function refused(error, errors = error.errors ?? []) {
+    const left = fields.fail(errors);
     return left.length || !error.errors?.length ? problemNote({ ...error, title: error.title, message: error.message, errors: left }) : h("p", { class: "bad" }, "See the fields in red.");
   }
 
@@ -122,6 +124,20 @@ function key(asked) {
 function memory({ memory: { needed_bytes: needed, limit_bytes: limit } }) {
   return h("p", {}, "At most ", h("strong", {}, bytes(needed)), ` of memory beside the tensor; a job may take ${bytes(limit)}.`);
 }
+
+// Of a run, where a comparison has lists.
+const LISTS = { rank: "ranks", method: "methods", beta: "betas", sparsity: "sparsities" };
+const OF_STUDIES = ["kind", "repeats", "validate", "reference", ...Object.values(LISTS)];
+
+/** The run of a comparison that needs most memory. */
+function largestRun(asked) {
+  const same = Object.entries(asked).filter(([name]) => !OF_STUDIES.includes(name));
+  const one = Object.entries(LISTS).filter(([, list]) => asked[list]?.length).map(([name, list]) => [name, name === "rank" ? Math.max(...asked[list].map(Number)) : asked[list][0]]);
+  return Object.fromEntries([...same, ...one]);
+}
+
+/** What is refused of a run, at the list that it came from. */
+const inLists = (kind, errors) => (kind === "run" ? errors : errors.map((one) => ({ ...one, field: LISTS[one.field.split(/[.[]/)[0]] ?? one.field })));
 
 function studySize(asked) {
   const cells = ["ranks", "methods", "betas", "sparsities"].reduce((product, name) => product * Math.max(1, asked[name]?.length ?? 1), 1);

@@ -3,7 +3,7 @@
 import { every } from "../api/connection.js";
 import { getJson, pages, send } from "../api/request.js";
 import { confirm } from "../parts/dialog.js";
-import { card, facts, h, replace } from "../parts/element.js";
+import { card, facts, h, redraw, replace } from "../parts/element.js";
 import { bytes, count, nameOf, number, seconds, when, whole } from "../parts/format.js";
 import { LIVE } from "../parts/job-actions.js";
 import { stateMark } from "../parts/job-heading.js";
@@ -28,8 +28,8 @@ export async function show({ main, signal }) {
       ["Stored", bytes(everybody.reduce((sum, one) => sum + one.stored_bytes, 0)), Object.entries(disk.stored_bytes).map(([kind, size]) => `${kind} ${bytes(size)}`).join(", ") || `by ${count(everybody.length, "owner")}`],
       ["Version", server.version],
     ]));
-    replace(running, server.running.length ? jobTable(server.running, look) : h("p", { class: "empty" }, "None."));
-    replace(owners, ownerTable(everybody, (owner) => { shown = owner; list(); }));
+    redraw(running, server.running.length ? jobTable(server.running, look) : h("p", { class: "empty" }, "None."));
+    redraw(owners, ownerTable(everybody, (owner) => { shown = owner; list(); }));
     if (shown) await list();
   }
 
@@ -40,9 +40,7 @@ export async function show({ main, signal }) {
         items.push(...page.filter((job) => state || !LIVE.includes(job.state)));
         if (!state) break;
       }
-    const focused = jobs.contains(document.activeElement) ? document.activeElement.dataset.job : null;
-    replace(jobs, card(`Jobs of ${shown}`, [h("button", { type: "button", class: "quiet", onclick: () => { shown = null; replace(jobs); } }, "Close")], items.length ? jobTable(items, () => list()) : h("p", { class: "empty" }, "None.")));
-    if (focused) jobs.querySelector(`[data-job="${focused}"]`)?.focus();
+    redraw(jobs, card(`Jobs of ${shown}`, [h("button", { type: "button", class: "quiet", onclick: () => { shown = null; replace(jobs); } }, "Close")], items.length ? jobTable(items, () => list()) : h("p", { class: "empty" }, "None.")));
   }
 
   replace(main, h("div", { class: "heading" }, h("h1", {}, "Operator")), h("section", { class: "card", "aria-label": "Server" }, numbers), card("Running", [], running), card("Owners", [], owners), jobs);
@@ -65,6 +63,6 @@ function jobTable(items, onchange) {
   return h("table", { class: "rows" }, h("thead", {}, h("tr", {}, ["Job", "Owner", "State", "Method", "Rank", "Relative error", "Time", "Submitted", "Actions"].map((text, place) => h("th", { scope: "col", class: place > 3 && place < 7 ? "number" : "" }, text)))), h("tbody", {}, items.map((job) =>
     h("tr", {}, h("th", { scope: "row" }, nameOf(job)), h("td", {}, job.owner), h("td", {}, stateMark(job.state)), h("td", {}, job.settings.method), h("td", { class: "number", "data-label": "rank" }, String(job.settings.rank)),
       h("td", { class: "number", "data-label": "error" }, number(job.progress?.relative_error)), h("td", { class: "number", "data-label": "time" }, job.progress ? seconds(job.progress.seconds) : "–"), h("td", {}, when(job.created_at)),
-      h("td", {}, LIVE.includes(job.state) && h("button", { type: "button", class: "danger", disabled: job.cancel_requested, dataset: { job: job.id }, "aria-label": `Cancel ${nameOf(job)} of ${job.owner}`,
+      h("td", {}, LIVE.includes(job.state) && h("button", { type: "button", class: "danger", disabled: job.cancel_requested, "aria-label": `Cancel ${nameOf(job)} of ${job.owner}`,
         onclick: () => confirm("Cancel this job?", `It is ${job.owner}'s. What it has computed so far is kept.`, "Cancel the job", () => send("POST", `v1/admin/jobs/${encodeURIComponent(job.id)}/cancel`)).then(onchange) }, "Cancel"))))));
 }

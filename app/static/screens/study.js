@@ -3,8 +3,9 @@
 import { follow } from "../api/events.js";
 import { address, getJson, send } from "../api/request.js";
 import { announce } from "../parts/announce.js";
+import { comparisonAdvice, weightOf } from "../parts/comparison-advice.js";
 import { confirm } from "../parts/dialog.js";
-import { card, facts, h, replace } from "../parts/element.js";
+import { card, facts, h, redraw, replace } from "../parts/element.js";
 import { count, nameOf, number, percent, seconds, when, whole } from "../parts/format.js";
 import { LIVE } from "../parts/job-actions.js";
 import { go, link } from "../router.js";
@@ -40,13 +41,16 @@ export async function show({ main, parameters: { id }, signal }) {
       told = study.state;
       if (!live) replace(plots, plotsCard(path, study));
     }
-    replace(numbers, progress(study));
-    replace(advice, adviceCard(study));
-    replace(grid, study.kind === "compare" ? [gridCard(study), tableCard(path, study), ranksCard(study)] : choiceCard(study));
+    redraw(numbers, progress(study));
+    const advised = !live && study.table ? comparisonAdvice(study.table) : null;
+    redraw(advice, advised ? comparisonCard(advised) : adviceCard(study));
+    redraw(grid, study.kind === "compare" ? [gridCard(study, advised?.row), tableCard(path, study), ranksCard(study)] : choiceCard(study));
   }
 
   async function refresh() {
-    study = await getJson(path, { signal });
+    const found = await getJson(path, { signal });
+    if (LIVE.includes(found.state) && !LIVE.includes(study.state)) return; // asked before the end, answered after it
+    study = found;
     draw();
   }
   let timer = null;
@@ -61,7 +65,7 @@ function progress(study) {
   return [
     h("progress", { max: 1, value: study.progress ?? 0, "aria-label": `${percent(study.progress, 0)} done` }),
     facts([
-      ["Done", percent(study.progress, 0), study.stage ?? null],
+      ["Done", percent(study.progress, 0), LIVE.includes(study.state) ? study.stage : null],
       ["Runs", `${whole(runs.succeeded + runs.failed + runs.cancelled)} of ${whole(runs.total)}`, [runs.running && `${runs.running} running`, runs.queued && `${runs.queued} queued`, runs.failed && `${runs.failed} failed`].filter(Boolean).join(", ")],
       LIVE.includes(study.state) && study.seconds_left !== null && ["Time left", `about ${seconds(study.seconds_left)}`],
       ["Submitted", when(study.created_at)], study.finished_at && ["Finished", when(study.finished_at)],
@@ -78,7 +82,7 @@ function adviceCard({ advice, job_id: job }) {
   const { components, suggestion, between, sure, reason, white, weakest_visible: weakest, sparsity, beta } = advice;
   const head = components !== null ? `${count(components, "component")} – ${SURE[sure] ?? sure}` : `Suggestion: ${count(suggestion, "component")} – ${SURE[sure] ?? sure}`;
   return card(head, job ? [h("a", { class: "button primary", href: link(`/jobs/${job}/components`) }, "Look at the model")] : [],
-    h("p", { class: sure === "no" ? "note warning" : "note" }, reason),
+    h("p", { class: sure === "no" ? "note warning" : "note" }, `${reason[0].toUpperCase()}${reason.slice(1)}.`),
     facts([
       between && ["Between", between.join(" and ")], ["Residual", white ? "white" : "not white", white ? "the noise is what it was taken for" : "the noise is not what it was taken for"],
       weakest !== null && weakest !== undefined && ["Weakest visible", number(weakest)],
@@ -87,22 +91,25 @@ function adviceCard({ advice, job_id: job }) {
     ]));
 }
 
-const weightOf = (row) => (row.beta !== null && row.beta !== undefined ? `β ${number(row.beta)}` : `sparsity ${number(row.asked_sparsity)}`);
+/** Of a comparison: which rank and weight, and what speaks for them. */
+function comparisonCard({ title, sure, row, sentences: [first, ...others] }) {
+  return card(title, row.best ? [h("a", { class: "button primary", href: link(`/jobs/${row.best}/components`) }, "Look at its best run")] : [],
+    h("p", { class: sure ? "note" : "note warning" }, first), h("ul", { class: "evidence" }, others.map((text) => h("li", {}, text))));
+}
 
 /** Methods and ranks downwards, weights across; a cell leads to its best run. */
-function gridCard({ table, request, runs }) {
+function gridCard({ table, request, runs }, recommended) {
   if (!table) return null;
   const { rows } = table;
   const weights = [...new Set(rows.map(weightOf))];
   const lines = [...new Set(rows.map((row) => `${row.method}, rank ${row.rank}`))];
   const repeats = request.repeats ?? Math.round(runs.total / rows.length);
-  const best = rows.filter((row) => row.relative_error).sort((a, b) => a.relative_error.mean - b.relative_error.mean)[0];
   const cell = (row) => {
     const done = row.runs >= repeats;
     const kind = row.failures ? "trouble" : done ? "done" : row.runs ? "some" : "";
     const words = `${weightOf(row)}, ${row.method}, rank ${row.rank}: ${row.runs} of ${repeats} runs`;
     const content = [h("strong", {}, row.relative_error ? number(row.relative_error.mean, 3) : "–"), h("span", {}, row.components ? `${number(row.components.mean, 3)} comp.` : " "), !done && h("progress", { max: repeats, value: row.runs, "aria-label": words })];
-    return row.best ? h("a", { class: `cell ${kind} ${row === best ? "best" : ""}`, href: link(`/jobs/${row.best}/components`), title: `${words}; to the best run` }, content) : h("div", { class: `cell ${kind}`, title: words }, content);
+    return row.best ? h("a", { class: `cell ${kind} ${row === recommended ? "best" : ""}`, href: link(`/jobs/${row.best}/components`), title: `${words}; to the best run${row === recommended ? "; recommended" : ""}` }, content) : h("div", { class: `cell ${kind}`, title: words }, content);
   };
   return card("Grid", [h("small", {}, "relative error and components, mean over the repeats; a cell leads to its best run")],
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Grid of runs" }, h("table", { class: "cells" },
@@ -151,7 +158,7 @@ function choiceCard({ choice, advice }) {
 function plotsCard(path, { kind, runs }) {
   if (!runs.succeeded) return null;
   const figure = ([name, words]) => {
-    const made = h("figure", {}, h("img", { src: address(`${path}/plots/${name}`, { format: "svg" }), alt: words, loading: "lazy", onerror: () => made.remove() }),
+    const made = h("figure", {}, h("div", { class: "frame", tabindex: "0", role: "region", "aria-label": `Plot: ${words}` }, h("img", { src: address(`${path}/plots/${name}`, { format: "svg" }), alt: words, loading: "lazy", onerror: () => made.remove() })),
       h("figcaption", {}, words, ["svg", "png", "pdf"].map((format) => h("a", { href: address(`${path}/plots/${name}`, { format }), download: `${name}.${format}` }, `.${format}`))));
     return made;
   };

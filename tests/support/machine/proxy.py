@@ -18,7 +18,11 @@ NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
 
 class CuttingProxy:
-    """Forwards to a server. While `allowed` is set, answers end after so many bytes, and so does the connection."""
+    """Forwards to a server. While `allowed` is set, answers end after so many bytes, and so does the connection.
+
+    `forget_connections` is what a long sleep does to those that are open: no byte comes any more, nobody is told, and
+    whoever sends on one finds it closed.
+    """
 
     def __init__(self, address: str) -> None:
         server = urlsplit(address)
@@ -27,6 +31,7 @@ class CuttingProxy:
         self.allowed: int | None = None
         self.answered_bytes = 0
         self.cuts = 0
+        self._forgotten = 0  # times; a connection older than the last is dead
         self.address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def run(self) -> None:
@@ -42,24 +47,30 @@ class CuttingProxy:
         wait_for(lambda: self.cuts >= 3, what="lost answers")
         self.allowed = None
 
+    def forget_connections(self) -> None:
+        self._forgotten += 1
+
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _connect(self, near: socket.socket) -> None:
         with near, socket.create_connection(self._target) as far:
-            there = threading.Thread(target=self._forward, args=(near, far), daemon=True)
+            born = self._forgotten
+            there = threading.Thread(target=self._forward, args=(near, far, born), daemon=True)
             there.start()
-            self._answer(far, near)
+            self._answer(far, near, born)
             for end in (near, far):
                 with suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
             there.join()
 
-    def _answer(self, far: socket.socket, near: socket.socket) -> None:
+    def _answer(self, far: socket.socket, near: socket.socket, born: int) -> None:
         sent = 0
         with suppress(OSError):
             while piece := far.recv(PIECE):
+                if born != self._forgotten:
+                    continue
                 if self.allowed is not None and sent + len(piece) > self.allowed:
                     near.sendall(piece[: max(0, self.allowed - sent)])
                     self.cuts += 1
@@ -68,11 +79,14 @@ class CuttingProxy:
                 sent += len(piece)
                 self.answered_bytes += len(piece)
 
-    @staticmethod
-    def _forward(source: socket.socket, target: socket.socket) -> None:
+    def _forward(self, near: socket.socket, far: socket.socket, born: int) -> None:
         with suppress(OSError):
-            while piece := source.recv(PIECE):
-                target.sendall(piece)
+            while piece := near.recv(PIECE):
+                if born != self._forgotten:
+                    near.shutdown(socket.SHUT_RDWR)
+                    far.shutdown(socket.SHUT_RDWR)
+                    return
+                far.sendall(piece)
 
 
 @contextmanager
