@@ -62,7 +62,9 @@ class JobFields(TypedDict, total=False):
     regrow: Annotated[bool | None, "put lost components back where that lowers the objective"]
     starts: Annotated[int | None, "how many starts are tried"]
     starts_mode: Annotated[Literal["best", "all"], "which starts go to the end"]
-    accelerate: Annotated[Literal["auto", "none", "compress"], "sweep over a compressed tensor first"]
+    accelerate: Annotated[
+        Literal["auto", "none", "compress", "float32"], "sweep over a compressed or a single precision tensor first"
+    ]
     sparsity_threshold: Annotated[float, "entries below count as zero"]
     stop: Annotated[StopFields, "when the run ends"]
     name: Annotated[str | None, "for people"]
@@ -105,7 +107,9 @@ class StudyFields(TypedDict, total=False):
     regrow: Annotated[bool | None, "put lost components back where that lowers the objective"]
     starts: Annotated[int | None, "how many starts are tried"]
     starts_mode: Annotated[Literal["best", "all"], "which starts go to the end"]
-    accelerate: Annotated[Literal["auto", "none", "compress"], "sweep over a compressed tensor first"]
+    accelerate: Annotated[
+        Literal["auto", "none", "compress", "float32"], "sweep over a compressed or a single precision tensor first"
+    ]
     sparsity_threshold: Annotated[float, "entries below count as zero"]
 
 
