@@ -63,7 +63,8 @@ def _approaches(results: Mapping[str, Result], values: Mapping[str, Sequence[flo
     best = min(series[-1] for series in values.values())
     approaches = {}
     for name, result in results.items():
-        exact = range(max(0, result.compressed_iterations - 1), result.iterations)
+        approximate = max(result.compressed_iterations, result.single_iterations)
+        exact = range(max(0, approximate - 1), result.iterations)
         place = next((k for k in exact if values[name][k] <= NEAR * best), None)
         approaches[name] = Approach(
             seconds=None if place is None else result.history.seconds[place],

@@ -57,7 +57,9 @@ class RunFields(TypedDict, total=False):
     regrow: Annotated[bool | None, "put lost components back where that lowers the objective"]
     starts: Annotated[int | None, "how many starts are tried"]
     starts_mode: Annotated[Literal["best", "all"], "which starts go to the end"]
-    accelerate: Annotated[Literal["auto", "none", "compress"], "sweep over a compressed tensor first"]
+    accelerate: Annotated[
+        Literal["auto", "none", "compress", "float32"], "sweep over a compressed or a single precision tensor first"
+    ]
     sparsity_threshold: Annotated[float, "entries below count as zero"]
 
 

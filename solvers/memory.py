@@ -11,9 +11,9 @@ from solvers.bcd.initial import SVD_OVERSAMPLES
 from solvers.bcd.starts import finalists
 from solvers.diagnostics import LARGEST_CORE
 from solvers.settings import Settings
-from solvers.tensor.compressed import OVERSAMPLES
+from solvers.tensor.compressed import sketch_bytes
 from solvers.tensor.contraction import split_point
-from solvers.tensor.dense import GROUPS, LONG_MODE, MANY_ENTRIES, TILE
+from solvers.tensor.dense import GROUPS, LONG_MODE, MANY_ENTRIES, SINGLE_BYTES, TILE
 from solvers.tensor.missing.masked import TILE as MASKED_TILE
 from solvers.tensor.missing.pattern import LONGEST_LIST
 from solvers.tensor.thin.file_entries import SLAB_BYTES, FileEntries
@@ -23,7 +23,8 @@ from solvers.tensor.validation import check_mask, check_shape_and_dtype, is_copi
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes beyond the tensor itself: its one converted copy (zero if it can be used as it is), and the work arrays."""
+    """Bytes beyond the tensor itself: its copies, in the working precision (zero if it can be used as it is) and, with
+    accelerate float32, in single precision; and the work arrays."""
 
     copy: int
     work: int
@@ -54,9 +55,8 @@ def estimate_memory(
     sets += 4 * (settings.regrow is not False)
     carried = sets * sum(tensor.shape) * settings.rank * 8
     tiles = 4 * TILE * 8 * available_cores()
-    sketch = (
-        0 if settings.accelerate == "none" else (settings.rank + OVERSAMPLES) * tensor.size // max(tensor.shape) * 8
-    )
+    # A copy in single precision that auto makes is no larger than the sketch, which is gone by then.
+    sketch = sketch_bytes(tensor.shape, settings.rank) if settings.accelerate in ("auto", "compress") else 0
     vectors = (
         (GROUPS + 8) * max(tensor.shape) * (settings.rank + SVD_OVERSAMPLES) * 8 if settings.init == "nndsvd" else 0
     )
@@ -72,7 +72,9 @@ def estimate_memory(
     # A file that does not fit into memory is read through two slabs.
     slabs = 0 if FileEntries.of(np.ma.getdata(tensor)) is None else 2 * min(tensor.nbytes, 2 * SLAB_BYTES)
     copy = tensor.size * itemsize if is_copied(np.ma.getdata(tensor), settings.precision) else 0
-    work = partial + blocks + carried + tiles + 4 * sketch + vectors + diagnostics + gaps + slabs
+    if settings.accelerate == "float32" and itemsize > SINGLE_BYTES:
+        copy += tensor.size * SINGLE_BYTES
+    work = partial + blocks + carried + tiles + sketch + vectors + diagnostics + gaps + slabs
     return MemoryEstimate(copy=copy, work=work)
 
 

@@ -23,7 +23,7 @@ from solvers.methods import METHODS, Penalty
 from solvers.tensor.validation import MAX_ORDER, MIN_ORDER, Missing, Negative, Precision
 
 Criterion: TypeAlias = Literal["relative_error", "objective", "relative_objective"]
-Accelerate: TypeAlias = Literal["auto", "none", "compress"]
+Accelerate: TypeAlias = Literal["auto", "none", "compress", "float32"]
 Init: TypeAlias = Literal["random", "random_scaled", "nndsvd"]
 
 
@@ -209,7 +209,8 @@ class Settings(BaseModel):
     accelerate: Accelerate = Field(
         "none",
         description="compress: sweep over a compressed tensor first, then over the tensor itself until the stopping "
-        "rule holds there; auto: the same where the shape and the spectrum promise a gain; none: never",
+        "rule holds there; float32: the same with a copy in single precision first; auto: the one or the other where "
+        "shape and spectrum promise a gain; none: neither",
     )
     sparsity_threshold: NotNegative = Field(1e-3, description="entries below count as zero")
     diagnose: Flag = Field(

@@ -157,8 +157,9 @@ class Progress(FrozenModel):
     seconds: float = Field(description="computing time up to then, over all attempts")
     phase: Phase = Field(
         "exact",
-        description="start: of a trial start, of which the lowest goes on; compressed: approximate numbers, of the "
-        "compressed tensor that an accelerated run begins with; exact: of the tensor itself",
+        description="start: of a trial start, of which the lowest goes on; compressed, single: approximate numbers, of "
+        "the compressed tensor or the copy in single precision that an accelerated run begins with; exact: of the "
+        "tensor itself",
     )
     start: int | None = Field(None, description="which trial start, from 1; null in the run that goes on from one")
 

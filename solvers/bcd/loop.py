@@ -1,5 +1,6 @@
 """The one loop: block coordinate descent over the modes, for every method."""
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from solvers.bcd.objective import Score, measure, measure_from_scratch, rounding
 from solvers.bcd.problem import Problem, resolve
 from solvers.bcd.regrow import largest_useful_beta, regrow
 from solvers.bcd.result import ZERO_IS_NOT_BEST, Result
-from solvers.bcd.scaling import check_overflow, column_sizes, rescaled, scales_after_sweep
+from solvers.bcd.scaling import OutOfRange, check_overflow, column_sizes, rescaled, scales_after_sweep
 from solvers.bcd.starts import begin, is_too_faint, proceed, search_for, settled
 from solvers.bcd.state import Clock, Momentum, State, StopReason, check_resumable
 from solvers.bcd.stopping import limit_reached, stop_reason
@@ -25,13 +26,13 @@ from solvers.errors import AdviceWarning, InvalidInput
 from solvers.methods import Update
 from solvers.metrics import weights
 from solvers.settings import Settings, Stop
-from solvers.tensor.compressed import LARGEST_LOSS, Compressed, compress, is_worthwhile
-from solvers.tensor.dense import Tensor
+from solvers.tensor.compressed import LARGEST_LOSS, Compressed, compress, is_worthwhile, sketch_bytes
+from solvers.tensor.dense import SINGLE_BYTES, Positive, Tensor
 from solvers.tensor.products import Array
 from solvers.tensor.protocol import Gram, Modes, Partial, TensorLike
 from solvers.tensor.thin.products import ProductsOfFormat1, products_with
 from solvers.tensor.threads import Threads, single_threaded_blas
-from solvers.tensor.validation import prepare_tensor
+from solvers.tensor.validation import LARGEST_NORM, prepare_tensor
 
 # A fit without a penalty, close enough to its end to tell the noise.
 FREE_FIT = Stop(criterion="relative_objective", tolerance=1e-3, patience=2, max_iterations=40)
@@ -41,6 +42,10 @@ FREE_SWEEPS = 5
 
 # Extrapolation between sweeps: the weight grows after a step that helped, up to 1, and shrinks after one that did not.
 GROW, FURTHEST, SHRINK = 1.1, 1.0, 1.5
+
+# Entries of a tensor that auto copies to single precision, at least and at most: fewer are swept quickly anyway, and a
+# copy of more than 256 MB should be asked for.
+FEWEST_SINGLE, MOST_SINGLE = 1 << 20, 1 << 26
 
 
 class Step(NamedTuple):
@@ -113,6 +118,8 @@ def sweeps(
             yield state
         if state.phase == "compressed":
             state = yield from _compressed_phase(X, problem, state, pool)
+        if state.phase == "single":
+            state = yield from _single_phase(X, problem, state, pool)
         while state.stop_reason is None:
             state = _iterate(X, problem, state, pool)
             yield state
@@ -138,6 +145,8 @@ def _prepare(
             unfit = "cannot compress a tensor whose missing entries differ along every mode"
             raise InvalidInput("accelerate", unfit, "give 'auto' or 'none'")
         stay = check_fixed(fixed or {}, X.shape, settings, X.dtype)
+        if settings.accelerate == "float32":
+            _check_single(X, bool(stay) or (resume is not None and bool(resume.fixed)))
         if resume is not None:
             check_resumable(resume, settings, X, initial, stay)
         started = time.perf_counter()
@@ -156,7 +165,7 @@ def _prepare(
                 X.norm,
                 tuple(factors),
                 (Memory(),) * len(factors),
-                phase="compressed" if problem.accelerates else "exact",
+                phase="compressed" if problem.tries_compression else "single" if problem.tries_single else "exact",
                 search=None if problem.is_one_block else search_for(problem, initial),
                 notes=(*initial_notes(initial, settings.rank), *sparse_rows),
                 missing=missing_count(X),
@@ -166,7 +175,7 @@ def _prepare(
             return problem, X, state.with_clock(clock)
         resume = replace(resume.with_clock(clock), settings=settings, tensor_norm=X.norm)
         reason = resume.stop_reason if problem.is_one_block else _stop_reason(X, problem, resume)
-        if resume.phase == "compressed" or (resume.search and resume.search.stage != "final"):
+        if resume.phase != "exact" or (resume.search and resume.search.stage != "final"):
             # Convergence ends the phase or the stretch, and not the run.
             reason = limit_reached(resume)
         return problem, X, replace(resume, stop_reason=reason)
@@ -211,7 +220,7 @@ def _weights(X: Tensor, settings: Settings, initial: Sequence[NDArray[Any]] | No
     unpenalised = weights_for(settings, X, 0.0)
     free = resolve(settings.model_copy(update={"stop": FREE_FIT}), unpenalised)
     _compile(X, free, pool)
-    small = maybe_compress(X, free, pool) if free.accelerates else None
+    small = maybe_compress(X, free, pool) if free.tries_compression else None
     factors = starting_factors(X, free, initial)
     state = State(free.settings, unpenalised, X.norm, tuple(factors), (Memory(),) * len(factors))
     while state.stop_reason is None:
@@ -226,6 +235,8 @@ def _compile(X: Tensor, problem: Problem, pool: Threads) -> None:
     for mode in (problem.free[0], problem.free[-1]):
         for G in (Gram(one, one), Gram(rows, one)):
             problem.method.update(one, problem.block(mode, G, one, pool), Memory())
+    if problem.tries_single:
+        Tensor(np.ones((1,) * len(X.shape), np.float32), 1.0, Positive(1.0, 1.0), pool)
 
 
 def _compressed_phase(X: Tensor, problem: Problem, state: State, pool: Threads) -> Generator[State, None, State]:
@@ -241,7 +252,7 @@ def _compressed_phase(X: Tensor, problem: Problem, state: State, pool: Threads) 
         if state.stop_reason is not None:
             state = _switch_to_exact(X, problem, state)
         yield state
-    return state if small is not None else replace(state, phase="exact")
+    return state if small is not None else replace(state, phase="single" if problem.tries_single else "exact")
 
 
 def maybe_compress(tensor: Tensor, problem: Problem, threads: Threads, precise: bool = True) -> Compressed | None:
@@ -253,8 +264,72 @@ def maybe_compress(tensor: Tensor, problem: Problem, threads: Threads, precise: 
     return compress(tensor, rank, threads, LARGEST_LOSS, precise) if pays else None
 
 
+def _single_phase(X: Tensor, problem: Problem, state: State, pool: Threads) -> Generator[State, None, State]:
+    """The same iterations on a copy in single precision, likewise."""
+    started = time.perf_counter()
+    exact, state = state, replace(state, factors=_in_single_precision(state.factors))
+    if not state.history and not (pays_in_single(X, problem) and _is_in_range(state.factors)):
+        return replace(exact, phase="exact")
+    copy = X.in_single_precision()
+    if not state.history:
+        spent = time.perf_counter() - started
+        state = replace(state, preparation_seconds=state.preparation_seconds + spent)
+    while state.phase == "single" and state.stop_reason is None:
+        try:
+            state = _iterate(copy, problem, state, pool)
+        except OutOfRange:  # of single precision; in double it may go on
+            return _switch_to_exact(X, problem, state) if state.history else replace(exact, phase="exact")
+        if state.stop_reason is not None:
+            state = _switch_to_exact(X, problem, state)
+        yield state
+    return state
+
+
+def pays_in_single(X: Tensor, problem: Problem) -> bool:
+    """Whether a copy in single precision was asked for, or promises a gain and takes no more room than a sketch."""
+    if X.dtype != np.float64:
+        return False
+    if problem.settings.accelerate == "float32":
+        return True
+    if _unfit_for_single(X, problem.has_fixed) is not None:
+        return False
+    size = math.prod(X.shape)
+    fits = SINGLE_BYTES * size <= sketch_bytes(X.shape, problem.settings.rank)
+    return FEWEST_SINGLE <= size <= MOST_SINGLE and fits
+
+
+def _check_single(X: Tensor, has_fixed: bool) -> None:
+    """Refuse what a run in single precision cannot begin with."""
+    unfit = _unfit_for_single(X, has_fixed)
+    if unfit is not None:
+        raise InvalidInput("accelerate", f"float32 does not go with {unfit}", "give 'auto' or 'none'")
+
+
+def _unfit_for_single(X: Tensor, has_fixed: bool) -> str | None:
+    if X.gaps is not None:
+        return "missing entries, whose Grams take the time and are in double precision anyway"
+    if has_fixed:
+        return "fixed factors, which would be rounded"
+    largest = LARGEST_NORM[np.dtype(np.float32)]
+    return None if 1 / largest < X.norm < largest else f"a norm of {X.norm:.3g}, beyond its range"
+
+
+def _in_single_precision(factors: Sequence[Array]) -> tuple[Array, ...]:
+    with np.errstate(over="ignore"):  # what became infinite is found right after
+        return tuple(A.astype(np.float32, copy=False) for A in factors)
+
+
+def _is_in_range(factors: Sequence[Array]) -> bool:
+    """Whether the factors are those that single precision can go on with."""
+    try:
+        check_overflow([column_sizes(A) for A in factors], factors[0].dtype)
+    except OutOfRange:
+        return False
+    return True
+
+
 def _switch_to_exact(X: Tensor, problem: Problem, state: State) -> State:
-    """End the compressed phase: measure its factors on the tensor itself. Convergence there does not end the run."""
+    """End the phase: measure its factors on the tensor itself. Convergence before does not end the run."""
     reason, state = limit_reached(state), settled(state)
     factors = [A.astype(X.dtype, copy=False) for A in state.factors]
     with single_threaded_blas():
@@ -266,7 +341,8 @@ def _switch_to_exact(X: Tensor, problem: Problem, state: State) -> State:
         objective=score.objective,
         momentum=Momentum(),
         phase="exact",
-        compressed_until=state.iteration,
+        compressed_until=state.iterations_in("compressed"),
+        single_until=state.iterations_in("single"),
         stop_reason=reason,
     )
 

@@ -79,9 +79,14 @@ class Problem:
         return not self.normalises and not (self.squared and any(self.beta)) and not self.has_fixed
 
     @property
-    def accelerates(self) -> bool:
-        """Whether to try a compressed tensor first."""
-        return self.settings.accelerate != "none" and self.method.signed and not self.is_one_block
+    def tries_compression(self) -> bool:
+        """Whether to begin with a compressed tensor, if there is one."""
+        return self.settings.accelerate in ("auto", "compress") and self.method.signed and not self.is_one_block
+
+    @property
+    def tries_single(self) -> bool:
+        """Whether to begin with a copy in single precision, if the tensor allows it and nothing better is there."""
+        return self.settings.accelerate in ("auto", "float32") and not self.is_one_block
 
     def penalty(self, factors: Sequence[Array]) -> float:
         """Σ αₙ/2 ‖Aⁿ‖² + Σ βₙ ‖Aⁿ‖₁, or with β/2 Σᵢ ‖row i‖₁² instead."""

@@ -57,6 +57,7 @@ class Result:
     history: History
     stop_reason: StopReason
     compressed_iterations: int  # that an accelerated run made on its compressed tensor; the last of them is exact
+    single_iterations: int  # the same on its copy in single precision
     starts: tuple[StartOutcome, ...]  # how far each of several starts came
     missing: int  # entries of the tensor that were not observed, and so not fitted
     weights: Float64
@@ -83,7 +84,8 @@ class Result:
             relative_error=relative_error,
             history=state.history,
             stop_reason=state.stop_reason,
-            compressed_iterations=state.compressed_until if state.phase == "exact" else state.iteration,
+            compressed_iterations=state.iterations_in("compressed"),
+            single_iterations=state.iterations_in("single"),
             starts=state.search.outcomes if state.search else (),
             missing=state.missing,
             weights=weights(factors),

@@ -90,11 +90,15 @@ def column_sizes(A: Array) -> Float64:
     return np.maximum(1.0, largest * math.sqrt(len(A)))
 
 
+class OutOfRange(InvalidInput):
+    """Factors that the working precision cannot hold."""
+
+
 def check_overflow(sizes: Sequence[Float64], dtype: np.dtype[Any]) -> None:
     """Refuse penalties so far apart that they drive the scale from one mode into another without end."""
     if not _product(sizes) < LARGEST_PRODUCT[dtype]:
         problem = f"the penalties drive the factors out of the range of {dtype}"
-        raise InvalidInput("alpha", problem, "give the modes weights (alpha, beta) of similar size, or set rescale")
+        raise OutOfRange("alpha", problem, "give the modes weights (alpha, beta) of similar size, or set rescale")
 
 
 def _product(sizes: Sequence[Float64]) -> float:

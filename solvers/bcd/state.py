@@ -20,7 +20,8 @@ from solvers.tensor.products import Array
 
 # "exact": a single factor was to be fitted, which one step solves.
 StopReason: TypeAlias = Literal["tolerance", "max_iterations", "max_seconds", "cancelled", "exact"]
-Phase: TypeAlias = Literal["start", "compressed", "exact"]
+RunPhase: TypeAlias = Literal["compressed", "single", "exact"]
+Phase: TypeAlias = Literal["start", "compressed", "single", "exact"]
 # Format 1 knows no trial starts and holds its weights in the settings; what it began goes on by its own rules.
 FORMAT, READABLE = 2, (1, 2)
 COLUMNS = ("objective", "relative_error", "seconds", "start")
@@ -87,8 +88,8 @@ class Momentum:
 class State:
     """Everything the next sweep depends on. `stop_reason` is None while the run goes on.
 
-    An accelerated run begins in the compressed phase, which ends with `compressed_until`: from that iteration on, the
-    history is exact.
+    An accelerated run begins in the compressed or the single phase, which ends with `compressed_until` or
+    `single_until`: from that iteration on, the history is exact.
     """
 
     settings: Settings
@@ -98,8 +99,9 @@ class State:
     memory: tuple[Memory, ...]
     history: History = History()
     stop_reason: StopReason | None = None
-    phase: Literal["compressed", "exact"] = "exact"
+    phase: RunPhase = "exact"
     compressed_until: int = 0
+    single_until: int = 0
     objective: float = math.inf  # of the factors, infinite before their first sweep
     momentum: Momentum = Momentum()
     search: Search | None = None
@@ -130,7 +132,21 @@ class State:
         """The phase of an iteration that is past."""
         if self.history.start[iteration - 1] is not None:
             return "start"
-        return "compressed" if self.phase == "compressed" or iteration < self.compressed_until else "exact"
+        if self.phase != "exact":
+            return self.phase
+        return (
+            "compressed"
+            if iteration < self.compressed_until
+            else "single"
+            if iteration < self.single_until
+            else "exact"
+        )
+
+    def iterations_in(self, phase: RunPhase) -> int:
+        """How many iterations the run made in a phase before the exact one; the last of them is exact."""
+        if self.phase != "exact":
+            return self.iteration if self.phase == phase else 0
+        return self.compressed_until if phase == "compressed" else self.single_until
 
     def outcome(self) -> tuple[tuple[Array, ...], float, float]:
         """Factors, objective and relative error of a run that ends here: while starts are tried, of the lowest."""
@@ -175,6 +191,7 @@ class State:
             "stop_reason": self.stop_reason,
             "phase": self.phase,
             "compressed_until": self.compressed_until,
+            "single_until": self.single_until,
             "objective": self.objective,
             "momentum_weight": self.momentum.weight,
             "search": self.search and self.search.header(),
@@ -238,6 +255,7 @@ def _with_format_2(state: State, header: dict[str, Any], arrays: dict[str, Any],
         search=found,
         notes=tuple(header["notes"]),
         largest_beta=header["largest_beta"],
+        single_until=header.get("single_until", 0),
         missing=header.get("missing", 0),
         fixed=tuple(header.get("fixed", ())),
     )
@@ -260,8 +278,12 @@ def check_resumable(
     lengths = tuple(len(A) for A in state.factors)
     if lengths != tensor.shape:
         raise InvalidInput("resume", f"was saved for a tensor of shape {lengths}", "pass the tensor it belongs to")
-    working = np.dtype(np.float64) if state.phase == "compressed" and state.format > 1 else tensor.dtype
-    if state.factors[0].dtype not in (working, tensor.dtype):
+    working = [tensor.dtype]
+    if state.phase == "compressed" and state.format > 1:
+        working.append(np.dtype(np.float64))
+    if state.phase == "single":
+        working = [np.dtype(np.float32)] if tensor.dtype == np.float64 else []
+    if state.factors[0].dtype not in working:
         raise InvalidInput("resume", f"was saved in {state.factors[0].dtype}", "pass the tensor it belongs to")
     if state.missing != missing_count(tensor):
         problem = f"was saved for a tensor with {state.missing} entries missing, this one lacks {missing_count(tensor)}"

@@ -14,12 +14,14 @@ def stop_reason(state: State, noise: float = 0.0, monotone: bool = False) -> Sto
     """Why the run ends here, or None. Only changes from one exact value to the next count, once there are any.
 
     A change of the objective up to `noise`, that of rounding, counts as none. `monotone` methods have converged, too,
-    where rounding alone moves the objective. `max_seconds` holds after `state.enforce_after_iteration`.
+    where rounding alone moves the objective; so has any in single precision, which ends that phase and not the run.
+    `max_seconds` holds after `state.enforce_after_iteration`.
     """
     stop, begun = state.settings.stop, state.search.begun if state.search else 0
-    history = state.history.since(max(state.compressed_until, begun))
+    history = state.history.since(max(state.compressed_until, state.single_until, begun))
     values = history.relative_error if stop.criterion == "relative_error" else history.objective
-    if _has_converged(stop, values, noise) or (monotone and _only_rounding_is_left(stop, history.objective, noise)):
+    may_cycle = state.phase == "single" or (monotone and stop.tolerance > 0)
+    if _has_converged(stop, values, noise) or (may_cycle and _only_rounding_is_left(stop, history.objective, noise)):
         return "tolerance"
     return limit_reached(state)
 
@@ -58,7 +60,7 @@ def _only_rounding_is_left(stop: Stop, objective: Sequence[float], noise: float)
     In single precision such a cycle can be wider than the tolerance, and would last for ever.
     """
     window = max(CYCLE, 2 * stop.patience)
-    if stop.tolerance == 0 or len(objective) <= window:
+    if len(objective) <= window:
         return False
     recent, before = objective[-window:], min(objective[:-window])
     rose = any(after > earlier for earlier, after in pairwise(recent))

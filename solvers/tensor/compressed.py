@@ -67,6 +67,11 @@ class Compressed:
         return [_project(U, A) for U, A in zip(self._bases, factors, strict=True)]
 
 
+def sketch_bytes(shape: Sequence[int], rank: int) -> int:
+    """What compressing takes at most: a sketch, what it is multiplied by, and copies of both."""
+    return 4 * ((rank + OVERSAMPLES) * math.prod(shape) // max(shape) * 8)
+
+
 def is_worthwhile(shape: Sequence[int], rank: int, modes: Modes | None = None) -> bool:
     """Whether the shape alone promises that sweeps over the core are much quicker; `modes` can be truncated."""
     lengths = [

@@ -25,6 +25,8 @@ GROUPS = 16
 # A tensor of more entries may lie in a file larger than memory. There the slowest mode is unfolded by two products, if
 # it is so many times longer than what it is multiplied by: then what lies between them is small beside the tensor.
 MANY_ENTRIES, LONG_MODE = 1 << 24, 4
+# Of an entry in single precision.
+SINGLE_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,11 @@ class Tensor(DimensionTree):
         if self.gaps is None or self.gaps.are_zeros:
             return Blocks(self.stored, split)
         return MaskedBlocks(self.gaps.mask, split)
+
+    def in_single_precision(self) -> "Tensor":
+        """A copy of a complete tensor; `norm` stays that of the tensor itself."""
+        copy = np.array(self.stored, np.float32)
+        return Tensor(copy if self.modes[0] == 0 else copy.T, self.norm, self.positive, self._threads)
 
     def squared_residual(self, factors: Sequence[Array]) -> float:
         """‖X − ⟦A¹…Aᴺ⟧‖² entry by entry, in tiles: one more product, but no cancellation."""

@@ -278,16 +278,19 @@ def test_a_stream_outlives_an_outage_of_redis(tmp_path: Path) -> None:
     assert seen[-1].kind == "end"
 
 
-def test_every_iteration_says_its_phase_live_and_stored(client_with_worker: httpx.Client) -> None:
+@pytest.mark.parametrize(("accelerate", "phase"), [("compress", "compressed"), ("float32", "single")])
+def test_every_iteration_says_its_phase_live_and_stored(
+    client_with_worker: httpx.Client, accelerate: str, phase: str
+) -> None:
     rule = {"criterion": "relative_objective", "tolerance": 1e-6, "max_iterations": 2000}
     tensor = upload(client_with_worker, planted(24, 24, 24))["id"]
     job = finished(
-        client_with_worker, submit(client_with_worker, tensor, method="apg", accelerate="compress", stop=rule)["id"]
+        client_with_worker, submit(client_with_worker, tensor, method="apg", accelerate=accelerate, stop=rule)["id"]
     )
     seen = [event.content["phase"] for event in events(client_with_worker, job["id"]) if event.kind == "progress"]
     change = seen.index("exact")
     assert change > 0
-    assert seen == ["compressed"] * change + ["exact"] * (len(seen) - change)
+    assert seen == [phase] * change + ["exact"] * (len(seen) - change)
     assert job["progress"]["phase"] == "exact"
     path = f"/v1/jobs/{job['id']}/history"
     assert [row["phase"] for row in client_with_worker.get(path).json()] == seen
@@ -319,5 +322,5 @@ def test_trial_starts_come_first_and_say_so(client_with_worker: httpx.Client) ->
 
 def test_the_documentation_names_the_phases(client: httpx.Client) -> None:
     described = client.get("/openapi.json").json()["components"]["schemas"]["Progress"]["properties"]["phase"]
-    assert described["enum"] == ["start", "compressed", "exact"]
+    assert described["enum"] == ["start", "compressed", "single", "exact"]
     assert "approximate" in described["description"]

@@ -78,7 +78,7 @@ class Jobs:
             rank=self._dice.randint(2, 6),
             seed=self._dice.randrange(1000),
             priority=self._dice.randint(-1, 1),
-            accelerate="none" if method == "mu" else self._dice.choice(("none", "compress")),
+            accelerate=self._dice.choice(("none", "float32") if method == "mu" else ("none", "compress", "float32")),
             stop={
                 "max_iterations": self._dice.choice((30, 300, 1500)),
                 "criterion": "relative_objective",

@@ -261,8 +261,8 @@ def test_a_start_from_another_job_stays_the_same_however_far_that_job_gets(store
 
 
 def test_history_and_changes_come_back_exactly(store: LocalStore) -> None:
-    compressed = row(1).model_copy(update={"phase": "compressed"})
-    rows, change = [compressed, row(2), row(3)], Event(id="0-1", kind="state", payload="{}")
+    compressed, single = (row(n + 1).model_copy(update={"phase": ("compressed", "single")[n]}) for n in range(2))
+    rows, change = [compressed, single, row(3)], Event(id="0-1", kind="state", payload="{}")
     later = Event(id="3-1", kind="state", payload="{}")
     files = store.job("j")
     with files.settling():

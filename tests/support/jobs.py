@@ -161,8 +161,9 @@ class Backend:
         rows = self.jobs.history("local", done.id)
         assert tuple(row.objective for row in rows) == expected.history.objective
         assert tuple(row.relative_error for row in rows) == expected.history.relative_error
-        compressed = max(0, expected.compressed_iterations - 1)  # the last of them is exact
-        assert [row.phase == "compressed" for row in rows] == [row.iteration <= compressed for row in rows]
+        for phase, count in (("compressed", expected.compressed_iterations), ("single", expected.single_iterations)):
+            # The last of them is exact.
+            assert [row.phase == phase for row in rows] == [row.iteration < count for row in rows]
         return done
 
 

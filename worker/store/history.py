@@ -13,13 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from solvers.bcd.state import Phase
 from solvers.tensor.products import Float64
 from worker.contract import Event, Progress
 from worker.store.files import append, atomic_write, atomic_writer, translate_disk_errors
 
 TABLE, CHANGES = "history.npy", "changes.json"
-# Of the table: objective, relative error, seconds, compressed, start. Iterations need no column, nor does the fit.
+# Of the table: objective, relative error, seconds, phase, start. Iterations need no column, nor does the fit.
 COLUMNS = 5
+# The phases by their numbers in the table; in a trial start, which has its own column, the number is not read.
+PHASES: tuple[Phase, ...] = ("exact", "compressed", "single", "start")
 ROW_BYTES = COLUMNS * np.dtype(np.float64).itemsize
 COLLECTED = COLLECTED_ROWS, COLLECTED_CHANGES = ".history.rows", ".changes.lines"
 
@@ -68,7 +71,7 @@ def write(folder: Path, rows: Sequence[Progress], changes: Sequence[Event], flus
 
 def _table(rows: Sequence[Progress]) -> Float64:
     columns = [
-        (row.objective, row.relative_error, row.seconds, row.phase == "compressed", row.start or 0) for row in rows
+        (row.objective, row.relative_error, row.seconds, PHASES.index(row.phase), row.start or 0) for row in rows
     ]
     return np.array(columns, np.float64).reshape(-1, COLUMNS)
 
@@ -104,10 +107,10 @@ def read_history(folder: Path, after: int, count: int | None) -> list[Progress]:
             relative_error=error,
             fit=1 - error,
             seconds=seconds,
-            phase="start" if start else "compressed" if compressed else "exact",
+            phase="start" if start else PHASES[int(phase)],
             start=int(start) or None,
         )
-        for iteration, (objective, error, seconds, compressed, start) in enumerate(rows, after + 1)
+        for iteration, (objective, error, seconds, phase, start) in enumerate(rows, after + 1)
     ]
 
 

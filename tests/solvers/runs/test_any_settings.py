@@ -70,7 +70,7 @@ def asked_for(draw: st.DrawFn, order: int) -> Settings:
         "init": st.sampled_from(("random", "random_scaled", "nndsvd")),
         "precision": st.sampled_from(("float64", "float32", None)),
         "rescale": st.booleans(),
-        "accelerate": st.sampled_from(("none", "auto", "compress")),
+        "accelerate": st.sampled_from(("none", "auto", "compress", "float32")),
         "sparsity_threshold": st.floats(0, 1e300),
         "extrapolate": st.sampled_from((True, False, None)),
         "regrow": st.sampled_from((True, False, None)),
