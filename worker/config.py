@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -15,6 +16,15 @@ ORIGIN = re.compile(r"https?://[^/\s*]+")
 
 def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
+
+
+def _is_redis_url(text: str) -> bool:
+    url = urlsplit(text)
+    try:
+        is_whole = bool(url.path) if url.scheme == "unix" else url.port != 0
+    except ValueError:  # a port that is not a number, or too large
+        return False
+    return is_whole and url.scheme in ("redis", "rediss", "unix")
 
 
 def _parts(text: str | None) -> list[str]:
@@ -108,6 +118,13 @@ class Configuration(BaseSettings):
     cors_origins: str | None = Field(
         None, description="origins whose pages may call the API from a browser, separated by commas; left out, none"
     )
+
+    @field_validator("redis_url")
+    @classmethod
+    def _names_a_redis(cls, value: str | None) -> str | None:
+        if value is not None and not _is_redis_url(value):  # which is not repeated: it may hold a password
+            raise ValueError("is not the address of a Redis; write redis://host:6379/0 or unix:///path/to/socket")
+        return value
 
     @field_validator("cors_origins")
     @classmethod

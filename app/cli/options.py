@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
+from app.errors.messages import in_words
 from worker.config import Configuration
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -45,5 +46,9 @@ def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
     try:
         return model(**values)
     except ValidationError as error:
-        found = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-        raise InvalidOption("; ".join(found)) from error
+        raise InvalidOption("; ".join(map(_in_words, error.errors()))) from error
+
+
+def _in_words(error: Mapping[str, Any]) -> str:
+    problem, remedy = in_words(error, manual="--help")
+    return f"{'.'.join(map(str, error['loc']))}: {problem} ({remedy})"

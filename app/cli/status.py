@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 from app.server.data_folder import read_address_file
 from app.server.discovery import api_version, no_server, with_running_redis
+from app.server.errors import NoServer
 from worker.config import Configuration
 from worker.contract import Job
 from worker.errors import Unavailable
@@ -23,7 +24,11 @@ def show_status(configuration: Configuration) -> None:
     try:
         store = LocalStore(reachable.data, create=False)
         lines = _lines(Records.of(reachable).stats, store, address)
-    except (Unavailable, FileNotFoundError, NotADirectoryError) as error:
+    except Unavailable as error:
+        if configuration.redis_url is None:
+            raise no_server(configuration) from error
+        raise NoServer(f"{error}; start it, or correct --redis-url or NCP_REDIS_URL") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise no_server(configuration) from error
     print("\n".join(lines))
 

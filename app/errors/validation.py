@@ -5,61 +5,12 @@ from difflib import get_close_matches
 from itertools import groupby
 from typing import Any
 
+from app.errors.messages import UNKNOWN, in_words
 from app.errors.problem import FieldProblem
 from solvers import Stop
 from worker.contract import JobRequest
 from worker.study_contract import ChooseRequest, CompareRequest
 
-REMEDIES: Mapping[str, str] = {
-    "missing": "give it",
-    "extra_forbidden": "leave it out, or check its spelling and its place against /docs",
-    "greater_than_equal": "give {ge} or more",
-    "greater_than": "give more than {gt}",
-    "less_than_equal": "give {le} or less",
-    "less_than": "give less than {lt}",
-    "literal_error": "give {expected}",
-    "finite_number": "give a finite number",
-    "string_too_long": "shorten it to {max_length} characters",
-    "string_too_short": "give a longer text",
-    "bool_type": "give true or false, without quotes",
-    "int_from_float": "give a whole number",
-    "int_parsing": "give a whole number",
-    "int_type": "give one whole number",
-    "float_type": "give one number",
-    "string_type": "give text, in quotes",
-    "list_type": "give a list, in square brackets",
-    "tuple_type": "give a list, in square brackets",
-    "too_short": "give at least {min_length}",
-    "too_long": "give at most {max_length}",
-    "model_type": "give a JSON object, in braces",
-    "model_attributes_type": "give a JSON object, in braces",
-}
-# Where pydantic speaks of Python, or of nothing that a caller knows.
-PROBLEMS: Mapping[str, str] = {
-    "missing": "is required",
-    "extra_forbidden": "is not known here",
-    "greater_than_equal": "is less than {ge}",
-    "greater_than": "is not more than {gt}",
-    "less_than_equal": "is more than {le}",
-    "less_than": "is not less than {lt}",
-    "literal_error": "is not {expected}",
-    "finite_number": "is not finite",
-    "string_too_long": "is longer than {max_length} characters",
-    "string_too_short": "is too short",
-    "bool_type": "is not true or false",
-    "int_from_float": "is not a whole number",
-    "int_parsing": "is not a whole number",
-    "int_type": "is not a whole number",
-    "float_parsing": "is not a number",
-    "float_type": "is not a number",
-    "string_type": "is not text",
-    "list_type": "is not a list",
-    "tuple_type": "is not a list",
-    "model_type": "is not a JSON object",
-    "model_attributes_type": "is not a JSON object",
-    "too_short": "has too few entries",
-    "too_long": "has more than {max_length} entries",
-}
 # Where the general remedy would not be enough.
 BY_FIELD: Mapping[tuple[str, str], str] = {
     ("method", "missing"): 'choose one of GET /v1/methods, or give "preset": "recommended"',
@@ -125,8 +76,7 @@ def _closest(group: list[tuple[tuple[str | int, ...], Any]]) -> list[tuple[tuple
 
 
 def _field_problem(path: tuple[str | int, ...], error: Any, body: Any) -> FieldProblem:
-    field, kind = _name(path), error["type"]
-    context = {name: _plain_number(value) for name, value in error.get("ctx", {}).items()}
+    field, kind, context = _name(path), error["type"], error.get("ctx", {})
     if kind in UNKNOWN_KIND:
         problem = "is required" if not isinstance(body, Mapping) or "kind" not in body else "is not known here"
         return FieldProblem(field="kind", problem=problem, remedy="give compare or choose")
@@ -137,15 +87,9 @@ def _field_problem(path: tuple[str | int, ...], error: Any, body: Any) -> FieldP
     elif kind == "extra_forbidden" and (place := _right_place(path)):
         problem, remedy = place
     else:
-        problem = PROBLEMS[kind].format(**context) if kind in PROBLEMS else error["msg"].removeprefix("Value error, ")
-        remedy = BY_FIELD.get((field, kind)) or REMEDIES.get(kind, "see /docs for what it takes").format(**context)
-        if kind not in REMEDIES and "; " in problem:
-            problem, remedy = problem.split("; ", 1)
+        problem, remedy = in_words(error)
+        remedy = BY_FIELD.get((field, kind), remedy)
     return FieldProblem(field=field, problem=problem, remedy=remedy)
-
-
-def _plain_number(value: Any) -> Any:
-    return f"{value:g}" if isinstance(value, float) else value
 
 
 def _name(path: tuple[str | int, ...]) -> str:
@@ -178,4 +122,4 @@ def _right_place(path: tuple[str | int, ...]) -> tuple[str, str] | None:
         return None
     known = {**JobRequest.model_fields, **CompareRequest.model_fields, **ChooseRequest.model_fields}
     meant = get_close_matches(name, Stop.model_fields if inside else known, 1)
-    return (PROBLEMS["extra_forbidden"], f"leave it out, or write {meant[0]} if that is meant") if meant else None
+    return (UNKNOWN, f"leave it out, or write {meant[0]} if that is meant") if meant else None

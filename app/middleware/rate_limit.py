@@ -1,4 +1,4 @@
-"""The rate limit: request tokens per owner, and the RateLimit headers of every response."""
+"""The rate limit, or throttling: request tokens per owner, and the RateLimit headers of every response."""
 
 from app.auth.authenticate import Caller
 from app.errors.exceptions import RateLimitExceeded

@@ -65,10 +65,19 @@ def test_one_part_alone_needs_a_redis(verb: str, capsys: pytest.CaptureFixture[s
 
 
 def test_a_wrong_option_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--port", "many"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("ncp: port:")
-    assert told.count("\n") == 1
+    assert main(["serve", "--port", "many", "--workers", "0"]) == 2
+    wrong = "ncp: port: is not a whole number (give a whole number); workers: is less than 1 (give 1 or more)\n"
+    assert capsys.readouterr().err == wrong
+
+
+@pytest.mark.parametrize("url", ["foo", "http://host", "redis://:s3cret@host:many/0", "unix://", "localhost:6379"])
+@pytest.mark.parametrize("verb", ["serve", "api", "worker", "status"])
+def test_an_address_that_is_not_of_a_redis_is_refused_and_not_repeated(
+    verb: str, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([verb, "--redis-url", url]) == 2
+    wrong = "ncp: redis_url: is not the address of a Redis (write redis://host:6379/0 or unix:///path/to/socket)\n"
+    assert capsys.readouterr().err == wrong
 
 
 def test_every_option_names_its_variable(capsys: pytest.CaptureFixture[str]) -> None:

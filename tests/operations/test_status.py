@@ -45,6 +45,15 @@ def test_without_a_server_it_says_so_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "nothing").exists()
 
 
+def test_a_redis_that_does_not_answer_is_named_not_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "tensors").mkdir()
+    told = status(tmp_path, "--redis-url", "redis://127.0.0.1:1/0")
+    assert told.returncode == 1
+    assert told.stderr.startswith("ncp: Redis cannot be used: ")
+    assert told.stderr.endswith("; start it, or correct --redis-url or NCP_REDIS_URL\n")
+    assert told.stderr.count("\n") == 1
+
+
 def test_after_a_server_has_ended_it_says_so(tmp_path: Path) -> None:
     with server(tmp_path, min_free_bytes=1) as running:
         note = running.data / "address"
