@@ -35,8 +35,10 @@ def named(lab_server: Server) -> Named:
         studies = [
             lab.post("/v1/studies", json={"tensor_id": complete, **asked}).json()["id"] for asked in (compared, chosen)
         ]
-        for study in studies:
-            wait_for(lambda study=study: lab.get(f"/v1/studies/{study}").json()["state"] == "succeeded", what="a study")
+        wait_for(
+            lambda: all(lab.get(f"/v1/studies/{study}").json()["state"] == "succeeded" for study in studies),
+            what="studies",
+        )
         names = ("tensor", "job", "other", "comparison", "choice")
         return dict(zip(names, (tensor, *jobs, *studies), strict=True))
 
