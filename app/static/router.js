@@ -66,6 +66,8 @@ export async function route() {
     if (!signal.aborted) heading(main);
   } catch (error) {
     if (signal.aborted) return;
+    // In the words of every browser: a module could not be fetched.
+    if (error instanceof TypeError && /import|module/i.test(error.message)) return void dispatchEvent(new Event("ncp-missing-module"));
     replace(main, h("h1", { tabindex: "-1" }, error.status === 404 ? "Not here" : "That did not work"), problemNote(error));
     heading(main);
     if (!error.status) console.error(error);

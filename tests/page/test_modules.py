@@ -111,7 +111,7 @@ AGREE_UP_TO_3 = [of_rank(2, 0.99, 99.0), of_rank(3, 0.98, 95.0), of_rank(4, 0.4,
              cell(3, 0.0501, 9.0, components=1)],
             AGREE_UP_TO_3,
             "Rank 3, β 0.1 – all checks agree",
-            ["β 0.1 is the largest that costs nothing: relative error 0.0503, 3 components, 60 % zeros in mode 1; with β 0",
+            ["β 0.1 is the largest that costs nothing: relative error 0.0503, 3 components, 60 % zeros in mode 1",
              "β 1 costs: relative error 0.08"],
         ),
         (

@@ -6,10 +6,10 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from tests.support.api import finished, planted, submit, upload
-from tests.support.browser import Visitor, serious_violations, spectra, visit
+from tests.support.browser import AWAY, Visitor, serious_violations, spectra, visit
 from tests.support.languages import missing_tool
 from tests.support.machine.proxy import NGINX, nginx
 from tests.support.stack import Server, server, wait_for
@@ -35,8 +35,10 @@ def named(lab_server: Server) -> Named:
         studies = [
             lab.post("/v1/studies", json={"tensor_id": complete, **asked}).json()["id"] for asked in (compared, chosen)
         ]
-        for study in studies:
-            wait_for(lambda study=study: lab.get(f"/v1/studies/{study}").json()["state"] == "succeeded", what="a study")
+        wait_for(
+            lambda: all(lab.get(f"/v1/studies/{study}").json()["state"] == "succeeded" for study in studies),
+            what="studies",
+        )
         names = ("tensor", "job", "other", "comparison", "choice")
         return dict(zip(names, (tensor, *jobs, *studies), strict=True))
 
@@ -147,6 +149,25 @@ def test_a_list_that_is_drawn_anew_keeps_the_keyboard_where_it_was(visitor: Visi
     upload(lab, planted(4, 3, seed=85), "came later")
     expect(page.get_by_role("link", name="New run on came later").first).to_be_visible()
     expect(link).to_be_focused()
+
+
+@pytest.mark.parametrize("lost", ["main.js", "parts/element.js", "screens/jobs.js"])
+def test_a_part_that_did_not_arrive_is_fetched_again(visitor: Visitor, lost: str) -> None:
+    """As when the network changes while the page is loaded."""
+    visitor.expected = (AWAY,)
+    failed: list[str] = []
+
+    def fail_twice(route: Route) -> None:
+        failed.append(route.request.url)
+        if len(failed) <= 2:
+            route.abort("connectionreset")
+        else:
+            route.continue_()
+
+    visitor.page.route(f"**/{lost}", fail_twice)
+    visitor.go("/jobs")
+    visitor.heading("Jobs")
+    assert len(failed) >= 3
 
 
 def test_the_page_works_below_a_path_behind_nginx(browser: Browser, tmp_path: Path) -> None:

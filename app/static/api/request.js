@@ -53,8 +53,8 @@ export async function refusal(answer) {
   return new Refused(answer.status, problem);
 }
 
-/** Read something, again after a sleep. While the server is away it waits, and the page says so. */
-export async function read(path, options = {}) {
+/** Ask until there is an answer, again after a sleep. While the server is away it waits, and the page says so. */
+async function patiently(method, path, options) {
   const who = {};
   try {
     for (const wait of waits()) {
@@ -62,9 +62,9 @@ export async function read(path, options = {}) {
       const wake = () => slept.abort();
       connection.addEventListener("woke", wake);
       try {
-        return await once("GET", path, { ...options, woke: slept.signal });
+        return await once(method, path, { ...options, woke: slept.signal });
       } catch (error) {
-        if (error instanceof Refused && error.status === 429) { await pause(1500, options.signal); continue; }
+        if (error instanceof Refused && error.type === "too-fast") { await pause(1500, options.signal); continue; }
         if (!(error instanceof Away)) throw error;
         report(who, true);
         await pause(wait, options.signal);
@@ -77,11 +77,12 @@ export async function read(path, options = {}) {
   }
 }
 
+export const read = (path, options = {}) => patiently("GET", path, options);
 export const getJson = async (path, options) => (await read(path, options)).json();
 
 /** Change something: sent once, except where the caller says that twice does no harm. */
-export async function send(method, path, options = {}) {
-  const answer = await once(method, path, options);
+export async function send(method, path, { twice = false, ...options } = {}) {
+  const answer = await (twice ? patiently : once)(method, path, options);
   return answer.status === 204 ? null : answer.json();
 }
 

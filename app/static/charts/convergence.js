@@ -77,15 +77,17 @@ export class ConvergenceChart {
       this.#series.flatMap(({ name, series }, place) => this.#traces(series, quantity, row, several ? name : null, all[place % all.length])));
     const type = this.log ? "log" : "linear";
     const range = this.#range ? { range: [...this.#range], autorange: false } : { autorange: true };
+    // Room that does not depend on the labels: a chart that is drawn many times is not laid out twice each time.
+    const still = { automargin: false };
     const number = this.log ? { exponentformat: "power", nticks: 5 } : { exponentformat: "power", nticks: 6 };
     return {
       traces,
       layout: {
         showlegend: several || traces.some((trace) => trace.showlegend && trace.name !== LEGEND.exact), legend: { orientation: "h", y: 1.08, x: 0 },
-        xaxis: { title: { text: TITLES[this.x] }, anchor: "y2", rangemode: "tozero", ...range },
-        yaxis: { title: { text: TITLES.objective }, type, domain: [0.54, 1], fixedrange: true, ...number },
-        yaxis2: { title: { text: TITLES.relative_error }, type, domain: [0, 0.46], fixedrange: true, ...number, gridcolor: colors().line },
-        hovermode: "x unified", uirevision: `${this.x} ${this.log}`,
+        xaxis: { title: { text: TITLES[this.x] }, anchor: "y2", rangemode: "tozero", ...still, ...range },
+        yaxis: { title: { text: TITLES.objective }, type, domain: [0.54, 1], fixedrange: true, ...still, ...number },
+        yaxis2: { title: { text: TITLES.relative_error }, type, domain: [0, 0.46], fixedrange: true, ...still, ...number, gridcolor: colors().line },
+        margin: { l: 76, r: 12, t: 32, b: 44 }, hovermode: "x unified", uirevision: `${this.x} ${this.log}`,
       },
     };
   }

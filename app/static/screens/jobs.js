@@ -54,6 +54,7 @@ export async function show({ main, query, signal }) {
   name.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(changed, TYPING); });
   signal.addEventListener("abort", () => clearTimeout(typing));
 
+  const listed = query.method ? null : table.reload(); // asked for first: it is what people wait for
   replace(main, h("div", { class: "heading" }, h("h1", {}, "Jobs"), h("div", { class: "actions" }, compare, h("a", { class: "button", href: "#/new" }, "New run"))),
     h("section", { class: "card", "aria-label": "Jobs" }, h("div", { class: "filters", role: "search" }, field("Name", name), field("State", state), field("Method", method),
       (query.tensor_id || query.study_id) && h("a", { href: "#/jobs" }, "All jobs")), table.element),
@@ -63,6 +64,6 @@ export async function show({ main, query, signal }) {
     if (query.method) { method.value = query.method; }
   });
   if (query.method) await methods;
-  await table.reload();
+  await (listed ?? table.reload());
   every(LOOK_AGAIN, signal, () => table.refresh());
 }

@@ -60,7 +60,7 @@ export async function show({ main, query, signal }) {
     const size = kind === "run" ? null : studySize(asked);
     if (run.rank === undefined) return replace(told, h("p", { class: "soft" }, "Give a rank: the number of components that are allowed. Those that the data do not need go."));
     try {
-      const found = await send("POST", "v1/jobs/estimate", { body: run, signal });
+      const found = await send("POST", "v1/jobs/estimate", { body: run, signal, twice: true });
       if (signal.aborted || JSON.stringify(asked) !== JSON.stringify(body())) return null;
       const left = fields.fail(inLists(kind, found.refused));
       return replace(told, size, memory(found), left.length ? problemNote({ title: "This would be refused.", message: "", errors: left }) : null);
@@ -81,7 +81,7 @@ export async function show({ main, query, signal }) {
     replace(problems);
     try {
       // The key makes a second press, or a repeated request, the same job.
-      const made = await send("POST", kind === "run" ? "v1/jobs" : "v1/studies", { body: body(), headers: { "Idempotency-Key": key(body()) }, signal });
+      const made = await send("POST", kind === "run" ? "v1/jobs" : "v1/studies", { body: body(), headers: { "Idempotency-Key": key(body()) }, signal, twice: true });
       go(kind === "run" ? `/jobs/${made.id}` : `/studies/${made.id}`);
     } catch (error) {
       if (signal.aborted) return;

@@ -1,0 +1,19 @@
+// A module that did not arrive (the network changed, the server restarted) would leave the page blank, and browsers do
+// not fetch it again: the whole page is loaded anew, once the server answers. A plain script in the head.
+(() => {
+  const WAIT = 1500;
+  let waiting = false;
+
+  async function reload() {
+    if (waiting) return;
+    waiting = true;
+    for (let answers = false; !answers; ) {
+      await new Promise((resolve) => setTimeout(resolve, WAIT));
+      answers = await fetch(document.baseURI.split("#")[0], { method: "HEAD", cache: "no-store" }).then(({ ok }) => ok, () => false);
+    }
+    location.reload();
+  }
+
+  addEventListener("error", ({ target }) => { if (target?.type === "module") reload(); }, true);
+  addEventListener("ncp-missing-module", reload);
+})();
