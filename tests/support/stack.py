@@ -35,6 +35,8 @@ from worker.records.redis.connection import connect
 Found = TypeVar("Found")
 Restart: TypeAlias = Callable[..., None]
 READY_SECONDS = 60.0
+# A launcher gives up by itself, and says why, sooner than this.
+STARTED_SECONDS = 240.0
 ROOT = Path(__file__).parents[2]
 PASSWORD = "p4ss/w0rd@of-redis"
 ENCODED_PASSWORD = quote(PASSWORD, safe="")
@@ -153,7 +155,7 @@ def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:
             raise RuntimeError(f"the server ended with {process.returncode}:\n{log.read_text(errors='replace')}")
         return found[1] if found else None
 
-    return wait_for(look, what="the server's address")
+    return wait_for(look, STARTED_SECONDS, "the server's address")
 
 
 def interrupt(process: "subprocess.Popen[bytes]") -> None:
