@@ -209,7 +209,7 @@ def section(experiment: Experiment, runs: Sequence[Run], reference: NDArray[Any]
     counted = "" if reference is None else f"\n\n{_who_ends_at(reference.shape[1], rows, theirs)}"
     return (
         f"## {experiment.title}\n\n{shape}, R = {experiment.rank}; {limit}; {experiment.repeats} repeats. "
-        f"Means, ours / the paper's; sparsity and components of mode {experiment.mode}.\n\n"
+        f"Means, ours / the paper's; sparsity and components of mode {experiment.mode}. On {machine()}.\n\n"
         f"{markdown(titles, shown)}{counted}\n\n{pictures}\n"
     )
 
@@ -322,9 +322,7 @@ def _write(page: Path, sections: Sequence[str]) -> None:
     known |= {part.split("\n")[0]: part.rstrip() for part in (section.removeprefix("## ") for section in sections)}
     titles = [experiment.title for experiment in EXPERIMENTS.values()]
     ordered = sorted(known, key=lambda title: titles.index(title) if title in titles else len(titles))
-    page.write_text(
-        "\n\n## ".join([f"{above}{TABLES}\n\nOn {machine()}.", *(known[title] for title in ordered)]) + "\n"
-    )
+    page.write_text("\n\n## ".join([f"{above}{TABLES}", *(known[title] for title in ordered)]) + "\n")
 
 
 if __name__ == "__main__":

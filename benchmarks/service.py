@@ -1,6 +1,6 @@
 """The server under load: `make bench-service`, or for a part of it
 
-    python -m benchmarks.service [transfers streams submits queue soak] [--soak-seconds 600]
+    python -m benchmarks.service [transfers streams submits queue study soak] [--soak-seconds 600]
 
 The tables are printed and written to benchmarks/service.md. Parts that were not asked for stay as they are there.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.load import queues, soak, streams, transfers
+from benchmarks.load import queues, soak, streams, studies, transfers
 from benchmarks.load.figure import Figure
 from benchmarks.load.parts import processor
 from benchmarks.report import markdown
@@ -28,6 +28,7 @@ TITLES = {
     "streams": "Watching",
     "submits": "Submitting",
     "queue": "A long queue",
+    "study": "A thousand tiny fits",
     "soak": "Ordinary use, for long",
 }
 
@@ -59,6 +60,7 @@ def _parts(soak_seconds: int) -> Mapping[str, tuple[Part, int]]:
         "streams": (streams.measure, streams.SECONDS),
         "submits": (queues.measure_submits, 1),
         "queue": (queues.measure_queue, 3),
+        "study": (studies.measure, 2),
         "soak": (partial(soak.measure, seconds=soak_seconds), soak_seconds),
     }
 

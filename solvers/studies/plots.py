@@ -30,6 +30,8 @@ MOST_COMPONENTS = 12
 DOTS_PER_INCH = 120
 # Entries of a mode that are few enough to be marked and named one by one.
 FEW = 8
+# Methods stand so far beside each other, in steps between two weights: one that agrees would hide the others.
+BESIDE = 0.08
 # Values of which a box says no more than the values themselves: they are marked in it.
 FEW_IN_A_BOX = 5
 Format: TypeAlias = Literal["svg", "png", "pdf"]
@@ -140,10 +142,12 @@ def path(rows: Sequence[Row], mode: int = 1) -> "Figure":
     asked = sorted({_weight(row.cell) for row in rows})
     figure, (components, errors) = _grid(2, len(ranks), width=3.4, height=2.6, share="row")
     for rank, above, below in zip(ranks, components, errors, strict=True):
-        for method in methods:
-            colour, marker = _look(methods.index(method))
+        for place, method in enumerate(methods):
+            colour, marker = _look(place)
+            aside = BESIDE * (place - (len(methods) - 1) / 2)
             line = [row for row in rows if (row.cell.rank, row.cell.method) == (rank, method) and row.components]
-            at = [asked.index(_weight(row.cell)) for row in line]  # evenly spaced: they span decades, and zero is one
+            # Evenly spaced: weights span decades, and zero is one.
+            at = [asked.index(_weight(row.cell)) + aside for row in line]
             for axis, measure in ((above, "components"), (below, "relative_error")):
                 spreads = [getattr(row, measure) for row in line]
                 means, deviations = [spread.mean for spread in spreads], [spread.deviation for spread in spreads]
