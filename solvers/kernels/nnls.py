@@ -5,7 +5,13 @@ is nonnegative. Both start from the set that the last solution left behind. One 
 notice a change in a function that another file brings in.
 """
 
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from solvers.tensor.compiled import compiled
@@ -16,42 +22,190 @@ EPS = 2.0**-52
 PATIENCE = 3
 
 
+# Numbers of a vector; rows of Q and U, and x and y, are padded with zeros to a multiple.
+LANES = 8
+I64, NUMBER = ir.IntType(64), ir.DoubleType()
+VECTOR = ir.VectorType(NUMBER, LANES)
+# Vectors of a row that are in registers together.
+MOST_VECTORS = 4
+
+Value: TypeAlias = Any  # of llvmlite, which is not typed
+
+
+def _vector(builder: Value, address: Value) -> Value:
+    return builder.inttoptr(address, VECTOR.as_pointer())
+
+
+def _emit_difference(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+    """One way for every width: the vectors of the target stay in registers while the rows go by."""
+    target, start, factors, chosen, count, source, step, width = arguments
+    done = builder.append_basic_block("done")
+    switch = builder.switch(width, done)
+    for vectors in range(1, MOST_VECTORS + 1):
+        entry, loop, end = (builder.append_basic_block(f"{name}{vectors}") for name in ("start", "rows", "store"))
+        switch.add_case(ir.Constant(I64, vectors), entry)
+        builder.position_at_end(entry)
+        begun = [_load(builder, start, place) for place in range(vectors)]
+        builder.cbranch(builder.icmp_signed("<", ir.Constant(I64, 0), count), loop, end)
+        builder.position_at_end(loop)
+        k, rest = builder.phi(I64), [builder.phi(VECTOR) for _ in range(vectors)]
+        k.add_incoming(ir.Constant(I64, 0), entry)
+        row = builder.add(source, builder.mul(_item(builder, chosen, k, I64), step))
+        factor = _spread(builder, _item(builder, factors, k, NUMBER))
+        after = []
+        for place in range(vectors):
+            product = builder.fmul(factor, _load(builder, row, place), flags=("contract",))
+            after.append(builder.fsub(rest[place], product, flags=("contract",)))
+        following = builder.add(k, ir.Constant(I64, 1))
+        k.add_incoming(following, loop)
+        for place in range(vectors):
+            rest[place].add_incoming(begun[place], entry)
+            rest[place].add_incoming(after[place], loop)
+        builder.cbranch(builder.icmp_signed("<", following, count), loop, end)
+        builder.position_at_end(end)
+        for place in range(vectors):
+            value = builder.phi(VECTOR)
+            value.add_incoming(begun[place], entry)
+            value.add_incoming(after[place], loop)
+            rest[place] = value
+        for place in range(vectors):
+            builder.store(rest[place], _vector(builder, _offset(builder, target, place)), align=8)
+        builder.branch(done)
+    builder.position_at_end(done)
+    return context.get_dummy_value()
+
+
+def _offset(builder: Value, address: Value, place: int) -> Value:
+    return builder.add(address, ir.Constant(I64, 8 * LANES * place))
+
+
+def _load(builder: Value, address: Value, place: int) -> Value:
+    return builder.load(_vector(builder, _offset(builder, address, place)), align=8)
+
+
+def _item(builder: Value, address: Value, place: Value, kind: Value) -> Value:
+    item = builder.add(address, builder.mul(place, ir.Constant(I64, 8)))
+    return builder.load(builder.inttoptr(item, kind.as_pointer()))
+
+
+def _spread(builder: Value, number: Value) -> Value:
+    single = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
+    order = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
+    return builder.shuffle_vector(single, ir.Constant(VECTOR, ir.Undefined), order)
+
+
+def _emit_dot(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+    a, b, count = arguments
+    before, loop, after = builder.block, builder.append_basic_block("dot"), builder.append_basic_block("dot_done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    k, total = builder.phi(I64), builder.phi(VECTOR)
+    k.add_incoming(ir.Constant(I64, 0), before)
+    total.add_incoming(ir.Constant(VECTOR, None), before)
+    offset = builder.mul(k, ir.Constant(I64, 8 * LANES))
+    left, right = (builder.load(_vector(builder, builder.add(start, offset)), align=8) for start in (a, b))
+    summed = builder.fadd(total, builder.fmul(left, right, flags=("contract",)), flags=("contract",))
+    following = builder.add(k, ir.Constant(I64, 1))
+    k.add_incoming(following, loop)
+    total.add_incoming(summed, loop)
+    builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
+    builder.position_at_end(after)
+    width = LANES
+    while width > 1:
+        width //= 2
+        low, high = (
+            ir.Constant(ir.VectorType(ir.IntType(32), width), [first + lane for lane in range(width)])
+            for first in (0, width)
+        )
+        nothing = ir.Constant(summed.type, ir.Undefined)
+        summed = builder.fadd(
+            builder.shuffle_vector(summed, nothing, low), builder.shuffle_vector(summed, nothing, high)
+        )
+    return builder.extract_element(summed, ir.Constant(ir.IntType(32), 0))
+
+
+def _difference_of(typing, target, start, factors, chosen, count, source, step, width):  # type: ignore[no-untyped-def]
+    return types.void(*(types.int64,) * 8), _emit_difference
+
+
+def _dot_of(typing, a, b, count):  # type: ignore[no-untyped-def]
+    return types.float64(types.int64, types.int64, types.int64), _emit_dot
+
+
+# All arguments are addresses and counts; steps count bytes, widths vectors.
+# target ← start − Σ_k factors[k] source[chosen[k]], over the first `count` of k and up to `MOST_VECTORS` vectors.
+_difference: Any = intrinsic(_difference_of)
+# Σ a b over a count of vectors, one at least.
+_dot: Any = intrinsic(_dot_of)
+
+
+@compiled
+def _padded_length(rank: int) -> int:
+    return (rank + LANES - 1) // LANES * LANES
+
+
+@compiled
+def _aligned(rows: int, columns: int) -> Float64:
+    """Zeros, from a multiple of a vector's length on: no vector lies across two lines of the cache."""
+    buffer = np.zeros(rows * columns + LANES)
+    first = (-buffer.ctypes.data // 8) % LANES
+    return buffer[first : first + rows * columns].reshape((rows, columns))
+
+
 @compiled
 def _solve_passive(
-    Q: Float64, c: Float64, passive: NDArray[np.bool_], x: Float64, L: Float64, chosen: NDArray[np.int64]
+    Q: Float64, c: Float64, passive: NDArray[np.bool_], x: Float64, U: Float64, chosen: NDArray[np.int64]
 ) -> None:
-    """x ← the solution of Q_PP x_P = c_P, zero elsewhere; by Cholesky in the first rows of L."""
+    """x ← the solution of Q_PP x_P = c_P, zero elsewhere; by elimination in the rows P of U.
+
+    The other columns stay where they are and are eliminated along: that costs less than to move them. The last three
+    rows of U have the inverse pivots, the right-hand side and the factors of a row.
+    """
+    rank, width = len(c), U.shape[1] // LANES
+    step, line = 8 * U.shape[1], 8 * LANES
+    pivots, values, factors = U[rank], U[rank + 1], U[rank + 2]
+    u0, q0, x0 = U.ctypes.data, Q.ctypes.data, x.ctypes.data
+    f0, p0 = factors.ctypes.data, chosen.ctypes.data
     count = 0
-    for r in range(len(c)):
-        x[r] = 0.0
-        if passive[r]:
-            chosen[count] = r
-            count += 1
-    for a in range(count):
-        for b in range(a + 1):
-            value = Q[chosen[a], chosen[b]]
-            for k in range(b):
-                value -= L[a, k] * L[b, k]
-            L[a, b] = np.sqrt(max(value, 1e-300)) if a == b else value / L[b, b]
-        value = c[chosen[a]]
-        for k in range(a):
-            value -= L[a, k] * x[chosen[k]]
-        x[chosen[a]] = value / L[a, a]
-    for a in range(count - 1, -1, -1):
-        value = x[chosen[a]] / L[a, a]
-        x[chosen[a]] = value
-        for k in range(a):
-            x[chosen[k]] -= L[a, k] * value
+    for j in range(rank):
+        x[j] = 0.0
+        if not passive[j]:
+            continue
+        value = c[j]
+        for k in range(count):
+            r = chosen[k]
+            factors[k] = U[r, j] * pivots[r]
+            value -= factors[k] * values[r]
+        for first in range(j // LANES, width, MOST_VECTORS):
+            place, now = first * line, min(MOST_VECTORS, width - first)
+            _difference(u0 + j * step + place, q0 + j * step + place, f0, p0, count, u0 + place, step, now)
+        pivots[j], values[j] = 1.0 / max(U[j, j], EPS), value
+        chosen[count] = j
+        count += 1
+    for k in range(count - 1, -1, -1):
+        j = chosen[k]
+        place = j // LANES
+        # So far x is zero up to j.
+        rest = _dot(u0 + j * step + place * line, x0 + place * line, width - place)
+        x[j] = (values[j] - rest) * pivots[j]
 
 
 @compiled
-def _gradient(Q: Float64, c: Float64, x: Float64, y: Float64) -> None:
-    """y ← Qx − c."""
-    y[:] = -c
-    for r in range(len(c)):
+def _gradient(Q: Float64, c: Float64, x: Float64, y: Float64, U: Float64, chosen: NDArray[np.int64]) -> None:
+    """y ← Qx − c; U and `chosen` are overwritten."""
+    rank, width, step = len(c), Q.shape[1] // LANES, 8 * Q.shape[1]
+    start, factors = U[rank + 1], U[rank + 2]
+    start[:rank] = -c
+    count = 0
+    for r in range(rank):
         if x[r] != 0.0:
-            for s in range(len(c)):
-                y[s] += x[r] * Q[r, s]
+            factors[count] = -x[r]
+            chosen[count] = r
+            count += 1
+    y0, s0, f0, p0, q0 = y.ctypes.data, start.ctypes.data, factors.ctypes.data, chosen.ctypes.data, Q.ctypes.data
+    for first in range(0, width, MOST_VECTORS):
+        place = 8 * LANES * first
+        _difference(y0 + place, s0 + place, f0, p0, count, q0 + place, step, min(MOST_VECTORS, width - first))
 
 
 @compiled
@@ -68,7 +222,7 @@ def _active_set(
     x: Float64,
     y: Float64,
     trial: Float64,
-    L: Float64,
+    U: Float64,
     chosen: NDArray[np.int64],
 ) -> None:
     """From a feasible x and its passive set: add the steepest variable, walk to the solution, drop what hits zero.
@@ -78,7 +232,7 @@ def _active_set(
     rank = len(c)
     for _ in range(10 * rank + 100):
         for _ in range(rank + 1):
-            _solve_passive(Q, c, passive, trial, L, chosen)
+            _solve_passive(Q, c, passive, trial, U, chosen)
             step, blocking = 1.0, -1
             for r in range(rank):
                 if passive[r] and trial[r] < 0:
@@ -92,7 +246,7 @@ def _active_set(
                 if passive[r]:
                     x[r] = 0.0 if r == blocking else max(0.0, x[r] + step * (trial[r] - x[r]))
             passive[blocking] = False
-        _gradient(Q, c, x, y)
+        _gradient(Q, c, x, y, U, chosen)
         tolerance = _rounding(c, x)
         steepest = -1
         for r in range(rank):
@@ -110,7 +264,7 @@ def _pivoting(
     passive: NDArray[np.bool_],
     x: Float64,
     y: Float64,
-    L: Float64,
+    U: Float64,
     chosen: NDArray[np.int64],
 ) -> bool:
     """Exchange every variable of wrong sign at once; if that stalls, only the last one, which cannot cycle.
@@ -121,8 +275,8 @@ def _pivoting(
     rank = len(c)
     fewest, patience = rank + 1, PATIENCE
     for _ in range(rank + 20):
-        _solve_passive(Q, c, passive, x, L, chosen)
-        _gradient(Q, c, x, y)
+        _solve_passive(Q, c, passive, x, U, chosen)
+        _gradient(Q, c, x, y, U, chosen)
         tolerance = _rounding(c, x)
         wrong, last = 0, -1
         for r in range(rank):
@@ -147,15 +301,26 @@ def _pivoting(
 
 
 @compiled
+def _pad(Q: Float64, padded: Float64) -> None:
+    for r in range(Q.shape[0]):
+        padded[r, : Q.shape[1]] = Q[r]
+
+
+@compiled
 def active_set_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
     """Every row by the active-set method, from the feasible row `start`."""
     rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)
-    y, trial, L = np.empty(rank), np.empty(rank), np.empty((rank, rank))
+    columns = _padded_length(rank)
+    own, U, vectors = _aligned(rank, columns), _aligned(rank + 3, columns), _aligned(3, columns)
+    x, y, trial = vectors[0], vectors[1], vectors[2]
     for i in range(len(C)):
-        out[i] = start[i]
+        if i == 0 or Q.ndim == 3:
+            _pad(Q if Q.ndim == 2 else Q[i], own)
+        x[:rank] = start[i]
         passive[:] = start[i] > 0
-        _active_set(Q if Q.ndim == 2 else Q[i], C[i], passive, out[i], y, trial, L, chosen)
+        _active_set(own, C[i], passive, x, y, trial, U, chosen)
+        out[i] = x[:rank]
 
 
 @compiled
@@ -163,11 +328,15 @@ def pivoting_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
     """Every row by block principal pivoting; a row where it does not converge, by the active-set method."""
     rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)
-    y, trial, L = np.empty(rank), np.empty(rank), np.empty((rank, rank))
+    columns = _padded_length(rank)
+    own, U, vectors = _aligned(rank, columns), _aligned(rank + 3, columns), _aligned(3, columns)
+    x, y, trial = vectors[0], vectors[1], vectors[2]
     for i in range(len(C)):
-        own = Q if Q.ndim == 2 else Q[i]
+        if i == 0 or Q.ndim == 3:
+            _pad(Q if Q.ndim == 2 else Q[i], own)
         passive[:] = start[i] > 0
-        if not _pivoting(own, C[i], passive, out[i], y, L, chosen):
-            out[i] = start[i]
+        if not _pivoting(own, C[i], passive, x, y, U, chosen):
+            x[:rank] = start[i]
             passive[:] = start[i] > 0
-            _active_set(own, C[i], passive, out[i], y, trial, L, chosen)
+            _active_set(own, C[i], passive, x, y, trial, U, chosen)
+        out[i] = x[:rank]

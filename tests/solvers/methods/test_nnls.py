@@ -24,7 +24,7 @@ def value(A: Float64, Q: Float64, C: Float64) -> float:
 
 
 @pytest.mark.parametrize("method", EXACT)
-@pytest.mark.parametrize("rank", [1, 2, 7, 30])
+@pytest.mark.parametrize("rank", [1, 2, 7, 8, 9, 30, 33, 70])  # around the lengths of vectors
 @pytest.mark.parametrize("beta", [0.0, 3.0])
 def test_an_exact_block_is_scipys_nnls(method: str, rank: int, beta: float) -> None:
     random = np.random.default_rng(rank)

@@ -1,0 +1,108 @@
+"""Seconds to 1 % of the best relative error (β = 0), beside another version of the solvers, interleaved.
+
+    python -m benchmarks.before --python OTHER/.venv/bin/python
+
+The other version is whatever that Python imports as `solvers`, with its folder's parent's parent as working directory.
+For every seed both run in turn, each in a process of its own, on the very same tensor. What the other does not know of
+the settings is left out, and methods that it does not have. *Best* is the method with the lowest median.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from tqdm import tqdm
+
+from benchmarks.convergence import NEAR
+from benchmarks.report import markdown
+from benchmarks.tensors import BY_NAME
+
+HERE = Path(__file__).parents[1]
+FIELDS = {"init": "random_scaled", "rescale": True, "extrapolate": True, "stop": {"tolerance": 0.0}}
+SETTLED = {"criterion": "relative_objective", "tolerance": 1e-6, "patience": 5}
+CONTESTANTS: dict[str, dict[str, Any]] = {
+    "anls-bpp": {"method": "anls-bpp", **FIELDS},
+    "anls-hybrid": {"method": "anls-hybrid", **FIELDS},
+    "hals": {"method": "hals", **FIELDS},
+    "hals, 3 passes": {"method": "hals", "inner_passes": 3, **FIELDS},
+    # Its first phase ends where it would stop.
+    "anls-bpp, auto": {"method": "anls-bpp", **FIELDS, "accelerate": "auto", "stop": SETTLED},
+}
+# Runs in either version: prints, per contestant, the exact relative errors and the seconds up to them.
+SCRIPT = """
+import json, sys
+import numpy as np
+from solvers import METHODS, Settings, solve
+path, contestants, rank, seed, limit = json.loads(sys.argv[1])
+X, found = np.load(path), {}
+for name, fields in contestants.items():
+    known = {field: value for field, value in fields.items() if field in Settings.model_fields}
+    if known["method"] not in METHODS:
+        continue
+    stop = {**known.pop("stop"), "max_seconds": limit}
+    more = {"diagnose": False} if "diagnose" in Settings.model_fields else {}
+    result = solve(X, Settings(rank=rank, seed=seed, stop=stop, **more, **known))
+    first = max(result.compressed_iterations, getattr(result, "single_iterations", 0), 1) - 1
+    found[name] = [result.history.relative_error[first:], result.history.seconds[first:]]
+print(json.dumps(found))
+"""
+
+Run: TypeAlias = dict[str, tuple[Sequence[float], Sequence[float]]]
+
+
+def run(python: Path, folder: Path, *asked: object) -> Run:
+    """One seed of every contestant, in a process of its own."""
+    command = [str(python), "-W", "ignore", "-c", SCRIPT, json.dumps(asked)]
+    answer = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    found: Run = json.loads(answer.stdout)
+    return found
+
+
+def seconds_to(run: Run, name: str, target: float) -> float:
+    """When the contestant came that near; infinite if it did not."""
+    errors, seconds = run[name]
+    return next((at for error, at in zip(errors, seconds, strict=True) if error <= target), math.inf)
+
+
+def best(runs: Sequence[Run], target: float) -> tuple[float, str]:
+    """The lowest median over the seeds, and whose it is."""
+    return min((statistics.median(seconds_to(run, name, target) for run in runs), name) for name in runs[0])
+
+
+def compare(name: str, other: Path, seeds: int, limit: float) -> list[str]:
+    """A row of the table: the other version and this one."""
+    case = BY_NAME[name]
+    versions = {"before": (other, other.parents[2]), "now": (Path(sys.executable), HERE)}
+    runs: dict[str, list[Run]] = {version: [] for version in versions}
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "tensor.npy")
+        np.save(path, case.make())
+        for seed in tqdm(range(seeds), desc=name):
+            for version, (python, home) in versions.items():
+                runs[version].append(run(python, home, path, CONTESTANTS, case.rank, seed, limit))
+    lowest = min(min(errors) for found in runs.values() for run in found for errors, _ in run.values())
+    before, now = (best(runs[version], NEAR * lowest) for version in versions)
+    return [name, *(f"{seconds:.3f} ({method})" for seconds, method in (before, now)), f"{before[0] / now[0]:.2f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("tensors", nargs="*", default=list(BY_NAME))
+    parser.add_argument("--python", type=Path, required=True, help="of the other version's virtual environment")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of every run")
+    asked = parser.parse_args()
+    rows = [compare(name, asked.python.absolute(), asked.seeds, asked.seconds) for name in asked.tensors]
+    print(markdown(["tensor", "before, s (method)", "now, s (method)", "times sooner"], rows))
+
+
+if __name__ == "__main__":
+    main()
