@@ -31,7 +31,7 @@ LARGEST_CORE = 1 << 18
 PART = 1 << 24
 # Entries of a tile that lie side by side in memory, at least: fewer would read a page for a few numbers.
 SIDE_BY_SIDE = 256
-# A tensor of more than a part may lie in a file larger than memory: its matrix is read in order, some rows side by side,
+# A tensor of more than a part may lie in a file larger than memory: its matrix is read in order, some rows at a time,
 # unless a row has more entries than this, of which sums are held.
 LONGEST_ROW, ROWS_SIDE_BY_SIDE = 1 << 19, 16
 # Columns of a factor are collinear where their smallest singular value is below this share of the largest.
