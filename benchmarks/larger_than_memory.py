@@ -1,6 +1,6 @@
 """A file of four times the memory: how often each pass reads it, and at what share of the speed of `dd`.
 
-    python -m benchmarks.larger_than_memory [folder] [--gigabytes 3] [--sweeps 4]
+    python -m benchmarks.larger_than_memory [folder] [--gigabytes 3] [--sweeps 4] [--shapes middle]
 
 The limit is a control group's, which only an administrator may make. Without one the file is streamed all the same, but
 the system keeps it in memory: then the speed says nothing about the disk, and the output says so.
@@ -114,7 +114,15 @@ def _file(folder: Path, shape: tuple[int, ...], order: str, size: int) -> Path:
     known = int(np.prod([length for length in shape if length > 0]))
     lengths = tuple(size // 4 // known if length < 0 else length for length in shape)
     path = folder / "tensor.npy"
-    fortran = order == "F"
+    _write_numbers(path, lengths, order == "F")
+    with path.open("rb") as file:  # what was written is still in memory, and would be read from there
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return path
+
+
+def _write_numbers(path: Path, lengths: tuple[int, ...], fortran: bool) -> None:
+    """On return nothing maps the file any more: what is mapped stays in memory."""
     array = np.lib.format.open_memmap(path, "w+", np.float32, lengths[::-1] if fortran else lengths, fortran)
     flat = (array.T if fortran else array).reshape(-1)
     random = np.random.default_rng(0)
@@ -122,23 +130,20 @@ def _file(folder: Path, shape: tuple[int, ...], order: str, size: int) -> Path:
         part = flat[start : start + (1 << 24)]
         part[:] = random.random(part.size, np.float32)
     array.flush()
-    with path.open("rb") as file:  # what was written is still in memory, and would be read from there
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return path
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("folder", nargs="?", type=Path, help="on the disk to be measured; the system's temporary one")
     parser.add_argument("--gigabytes", type=float, default=3)
+    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument("--sweeps", type=int, default=4)
     asked = parser.parse_args()
     size, rows, is_limited = int(asked.gigabytes * 2**30), [], True
     context = multiprocessing.get_context("spawn")
-    for (name, shape), order in tqdm(list(product(SHAPES.items(), ("C", "F")))):
+    for name, order in tqdm(list(product(asked.shapes, ("C", "F")))):
         with tempfile.TemporaryDirectory(dir=asked.folder) as folder, limited(size // SHARE) as group:
-            path, answers = _file(Path(folder), shape, order, size), context.Queue()
+            path, answers = _file(Path(folder), SHAPES[name], order, size), context.Queue()
             is_limited = is_limited and group is not None
             child = context.Process(target=measure, args=(path, group, asked.sweeps, answers))
             child.start()
