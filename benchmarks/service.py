@@ -1,6 +1,6 @@
 """The server under load: `make bench-service`, or for a part of it
 
-    python -m benchmarks.service [transfers streams submits queue study soak] [--soak-seconds 600]
+    python -m benchmarks.service [transfers preparation streams submits queue study soak] [--soak-seconds 600]
 
 The tables are printed and written to benchmarks/service.md. Parts that were not asked for stay as they are there.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.load import queues, soak, streams, studies, transfers
+from benchmarks.load import preparation, queues, soak, streams, studies, transfers
 from benchmarks.load.figure import Figure
 from benchmarks.load.parts import processor
 from benchmarks.report import markdown
@@ -25,6 +25,7 @@ RESULTS = Path(__file__).with_name("service.md")
 Part = Callable[[Callable[[], object]], Iterator[Figure]]
 TITLES = {
     "transfers": "A large tensor in and out",
+    "preparation": "The first progress on a large tensor",
     "streams": "Watching",
     "submits": "Submitting",
     "queue": "A long queue",
@@ -57,6 +58,7 @@ def _parts(soak_seconds: int) -> Mapping[str, tuple[Part, int]]:
     """Each with the number of steps it tells of."""
     return {
         "transfers": (transfers.measure, transfers.ROUNDS),
+        "preparation": (preparation.measure, 2 * preparation.ROUNDS),
         "streams": (streams.measure, streams.SECONDS),
         "submits": (queues.measure_submits, 1),
         "queue": (queues.measure_queue, 3),

@@ -3,7 +3,7 @@
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from os import PathLike
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -41,6 +41,17 @@ class Progress(NamedTuple):
         return cls(**{name: content[name] for name in cls._fields if name in content})
 
 
+class Preparation(NamedTuple):
+    """What a job does before its first sweep has ended, and what share of that is done."""
+
+    step: str
+    share: float
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> "Preparation":
+        return cls(str(content["step"]), float(content["share"]))
+
+
 class History(NamedTuple):
     """The numbers of all iterations, one array each; `phase` and `start` are lists."""
 
@@ -68,6 +79,12 @@ class Job(RunningRecord):
         return Progress.of(self.record["progress"]) if self.record["progress"] else None
 
     @property
+    def preparation(self) -> Preparation | None:
+        """How far its first sweep is being prepared, where that takes a while; None at any other time."""
+        found = self.record.get("preparing")  # a server of before does not tell
+        return Preparation.of(found) if found else None
+
+    @property
     def reference(self) -> dict[str, str]:
         """How another job names this one."""
         return {"job_id": self.id}
@@ -76,8 +93,12 @@ class Job(RunningRecord):
         """Give it another name, or none."""
         self.record = self._connection.call("PATCH", self._path, body={"name": name}, repeatable=True).json()
 
-    def watch(self, timeout: float | None = None) -> Iterator[Progress]:
+    def watch(
+        self, timeout: float | None = None, preparing: Callable[[Preparation], object] = lambda preparation: None
+    ) -> Iterator[Progress]:
         """Every iteration once and in order, from the first to the last, whatever happens to connection and server.
+
+        `preparing` hears now and then how far the first sweep is, while that takes a while.
 
         The record follows: when the iterator ends, so has the job.
         """
@@ -90,8 +111,11 @@ class Job(RunningRecord):
                 self.record = {**self.record, **event.content}
             elif event.kind == "progress":
                 if not late:
-                    self.record = {**self.record, "progress": event.content}
+                    self.record = {**self.record, "progress": event.content, "preparing": None}
                 yield Progress.of(event.content)
+            elif event.kind == "preparing" and not late:
+                self.record = {**self.record, "phase": "preparing", "preparing": event.content}
+                preparing(Preparation.of(event.content))
         if not self.ended:
             self.refresh()
 

@@ -7,9 +7,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ncp_client.job import Job, Progress
+from ncp_client.job import Job, Preparation, Progress
 from ncp_client.study import Step, Study
 
 if TYPE_CHECKING:
@@ -23,6 +24,16 @@ EXPLAINED = 0.8
 # Without a terminal, a line comes that often.
 LINE_SECONDS = 10.0
 Advance = Callable[[int, int], None]
+# Steps before the first iteration. One that a later server adds is told by its name.
+STEPS = {
+    "check": "checking the stored tensor",
+    "scan": "scanning the tensor",
+    "weights": "finding the sparsity",
+    "start": "making the start",
+    "compress": "compressing the tensor",
+    "single": "copying in single precision",
+    "sweep": "first sweep",
+}
 
 
 class Estimate:
@@ -114,6 +125,12 @@ def describe(row: Progress, estimate: Estimate) -> str:
     return f"{text}, ≤ {span(limit)} left" if limit is not None else text
 
 
+def describe_preparation(preparation: Preparation) -> str:
+    """How far the first iteration is, in one line."""
+    share = f", {preparation.share:.0%}" if preparation.share > 0 else ""
+    return f"preparing: {STEPS.get(preparation.step, preparation.step)}{share}"
+
+
 def visible_console() -> "Console | None":
     """The console on standard error, if somebody is looking: a terminal, or a notebook."""
     from rich.console import Console
@@ -133,7 +150,11 @@ def watch_live(job: Job) -> Job:
 
     with Bar(BarColumn(9), TextColumn("{task.description}"), console=console, transient=True) as bar:
         task = bar.add_task(f"job {job.id} is {job.state}", total=None)
-        for row in job.watch():
+
+        def preparing(preparation: Preparation) -> None:
+            bar.update(task, description=describe_preparation(preparation))
+
+        for row in job.watch(preparing=preparing):
             estimate.add(row)
             left = estimate.seconds_left()
             total = None if left is None else row.seconds + left
@@ -168,11 +189,16 @@ def _describe_step(step: Step, seconds: float) -> str:
 
 def _watch_in_lines(job: Job, estimate: Estimate) -> Job:
     printed_at = time.monotonic()
-    for row in job.watch():
-        estimate.add(row)
+
+    def print_now_and_then(line: Callable[[], str]) -> None:
+        nonlocal printed_at
         if time.monotonic() - printed_at > LINE_SECONDS:
             printed_at = time.monotonic()
-            print(describe(row, estimate), file=sys.stderr, flush=True)
+            print(line(), file=sys.stderr, flush=True)
+
+    for row in job.watch(preparing=lambda preparation: print_now_and_then(lambda: describe_preparation(preparation))):
+        estimate.add(row)
+        print_now_and_then(partial(describe, row, estimate))
     return job
 
 

@@ -31,6 +31,9 @@ LARGEST_CORE = 1 << 18
 PART = 1 << 24
 # Entries of a tile that lie side by side in memory, at least: fewer would read a page for a few numbers.
 SIDE_BY_SIDE = 256
+# A tensor of more than a part may lie in a file larger than memory: its matrix is read in order, some rows at a time,
+# unless a row has more entries than this, of which sums are held.
+LONGEST_ROW, ROWS_SIDE_BY_SIDE = 1 << 19, 16
 # Columns of a factor are collinear where their smallest singular value is below this share of the largest.
 COLLINEAR = 1e-6
 
@@ -180,14 +183,17 @@ def _residual_per_mode(
 ) -> tuple[list[Float64], float, int] | None:
     """Squared residuals per index of every mode, the tensor's square, and how many entries are missing.
 
-    Parts are cut from the longer side of the matrix, so that only sums over the shorter one are held per part.
+    Parts are cut from the longer side of the matrix, so that only sums over the shorter one are held per part; those of
+    a large tensor from its rows, so that it is read in the order of its file.
     """
     halves = [entries.modes[: entries.cut], entries.modes[entries.cut :]]
     left, right = (khatri_rao([factors[mode] for mode in half]) for half in halves)
-    upright = entries.rows >= entries.columns
-    long, short = max(entries.rows, entries.columns), min(entries.rows, entries.columns)
-    size = long * short
-    wide = min(long, max(SIDE_BY_SIDE, TILE // short))
+    size = entries.rows * entries.columns
+    is_wide = entries.columns > entries.rows
+    in_order = is_wide and size > PART and entries.columns <= LONGEST_ROW
+    upright = in_order or not is_wide
+    long, short = (entries.rows, entries.columns) if upright else (entries.columns, entries.rows)
+    wide = min(long, ROWS_SIDE_BY_SIDE if in_order else max(SIDE_BY_SIDE, TILE // short))
     high = min(short, max(1, TILE // wide))
 
     def residual(part: slice) -> _Residual:

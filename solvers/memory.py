@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from solvers.bcd.initial import SVD_OVERSAMPLES
 from solvers.bcd.starts import finalists
-from solvers.diagnostics import LARGEST_CORE
+from solvers.diagnostics import LARGEST_CORE, LONGEST_ROW, PART
 from solvers.settings import Settings
 from solvers.tensor.compressed import sketch_bytes
 from solvers.tensor.contraction import split_point
@@ -64,7 +64,8 @@ def estimate_memory(
         vectors += 2 * tensor.size // LONG_MODE * 8
     # The diagnostics begin when all that is gone; their products of factors and their tiles are no larger. They add
     # sums and places of either half of the modes, and a core per part, in double precision.
-    sums = (2 * sum(halves) + GROUPS * min(halves)) * 8
+    in_order = tensor.size > PART and max(halves) <= LONGEST_ROW
+    sums = (2 * sum(halves) + GROUPS * (max(halves) if in_order else min(halves))) * 8
     core = settings.rank**tensor.ndim
     cores = (GROUPS + 4 * available_cores()) * core * 8 if core <= LARGEST_CORE else 0
     diagnostics = sums + cores if settings.diagnose else 0

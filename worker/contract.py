@@ -7,7 +7,7 @@ from pydantic import AfterValidator, AwareDatetime, ConfigDict, Discriminator, F
 from solvers import Result, Settings, State
 from solvers.bcd.result import Resolved
 from solvers.bcd.search import StartOutcome
-from solvers.bcd.state import Phase, StopReason
+from solvers.bcd.state import Phase, PreparationStep, StopReason
 from solvers.metrics import NonzeroComponents, Sparsity
 from solvers.settings import RECOMMENDED, Mode, Number, Whole, move_defaults
 from worker.owner_limits import FrozenModel
@@ -232,6 +232,17 @@ class JobError(FrozenModel):
 JobPhase: TypeAlias = Literal["preparing", Phase, "diagnosing"]
 
 
+class Preparation(FrozenModel):
+    """What an attempt does before its first sweep has ended, and how far it is."""
+
+    step: Literal["check", PreparationStep] = Field(
+        description="check: the stored bytes against their SHA-256; scan: range and norm of the entries; weights: a "
+        "fit that tells the noise, for automatic sparsity; start: the starting factors; compress, single: a compressed "
+        "tensor or a copy in single precision, for an accelerated run; sweep: the first sweep"
+    )
+    share: float = Field(ge=0, le=1, description="of the step that is done, as far as it is known")
+
+
 class Job(FrozenModel):
     id: str
     owner: str
@@ -248,8 +259,11 @@ class Job(FrozenModel):
     )
     phase: JobPhase | None = Field(
         None,
-        description="preparing before the first sweep, then that of the progress, diagnosing where that takes over a "
-        "second at the end; null unless the job is running",
+        description="preparing before the first sweep of an attempt, then that of the progress, diagnosing where that "
+        "takes over a second at the end; null unless the job is running",
+    )
+    preparing: Preparation | None = Field(
+        None, description="how far that is, where it takes over half a second; null in every other phase"
     )
     progress: Progress | None
     factors_iteration: int | None = Field(

@@ -36,7 +36,7 @@ def _responses(example: str, kinds: str) -> dict[int | str, dict[str, Any]]:
     "/jobs/{job_id}/events",
     tags=["jobs"],
     response_class=StreamingResponse,
-    responses=_responses(EXAMPLE, "progress, state and end"),
+    responses=_responses(EXAMPLE, "progress, preparing, state and end"),
 )
 def watch_job(
     request: Request,
@@ -48,7 +48,7 @@ def watch_job(
     config: Config,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """`progress` once per iteration, `state` on changes, `end` last with the job; then the stream ends."""
+    """`progress` once per iteration, `preparing` before the first, `state` on changes, `end` last with the job."""
     job, after = records.jobs.get(owner, job_id), last_event_id or START
     if parse_event_id(after)[0] > (job.progress.iteration if job.progress else 0):
         raise _no_such_event("job")

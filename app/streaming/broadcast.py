@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import redis.exceptions
 from anyio import to_thread
 
-from app.streaming.sse import KEEP_ALIVE, RETRY, EncodedEvent, encode_event
-from worker.contract import Event
+from app.streaming.sse import KEEP_ALIVE, RETRY, EncodedEvent, encode_event, encode_preparation
+from worker.contract import Event, Preparation
 from worker.errors import NotFound, Unavailable
-from worker.records.events import EventRecords, parse_event_id
+from worker.records.events import START, EventRecords, parse_event_id
 
 # A new subscription joins the read after this time at the latest.
 BLOCK_MILLISECONDS = 100
@@ -34,6 +34,9 @@ class EventSource(Protocol):
 
     def events_after(self, id: str, event_id: str | None = None, count: int = 1000) -> list[Event]:
         """At most `count` events after the one with this id, in order, each exactly once."""
+
+    def preparing(self, id: str) -> Preparation | None:
+        """How far it is in preparing its first sweep; None if it is not."""
 
 
 class Subscription:
@@ -101,6 +104,7 @@ class Broadcaster:
         self._events = events
         self._buffer = buffer
         self._channels: dict[str, Channel] = {}
+        self._preparations: str | None = None  # how far their stream was read; None before the first reading
         self._subscribed = asyncio.Event()
 
     @contextmanager
@@ -142,14 +146,25 @@ class Broadcaster:
 
     async def _until_subscribed(self) -> None:
         while not self._channels:
+            self._preparations = None  # what was told meanwhile is out of date for whoever comes
             self._subscribed.clear()
             await self._subscribed.wait()
 
     async def _read(self) -> None:
         jobs = {self._events.stream_key(job_id): job_id for job_id in self._channels}
         positions: dict[Any, Any] = {key: self._channels[job_id].position for key, job_id in jobs.items()}
+        preparations = self._events.preparations_key
+        if self._preparations is None:
+            latest: Any = await self._redis.xrevrange(preparations, count=1)
+            self._preparations = latest[0][0] if latest else START
+        # First: a job's preparation comes before its iterations.
+        positions = {preparations: self._preparations, **positions}
         answer: Any = await self._redis.xread(positions, count=BATCH, block=BLOCK_MILLISECONDS)
         for key, entries in answer:
+            if key == preparations:
+                self._preparations = entries[-1][0]
+                self._publish_preparations(entries)
+                continue
             if entries[-1][1]["kind"] == "end":  # carries the job, which is read from Redis: in a thread
                 events = await to_thread.run_sync(self._encode, jobs[key], entries)
             else:
@@ -173,6 +188,13 @@ class Broadcaster:
         channel.position = position
         for subscription in channel.subscriptions:
             subscription.put(events)
+
+    def _publish_preparations(self, entries: Sequence[tuple[str, dict[str, str]]]) -> None:
+        """To those who watch the jobs that they are of."""
+        for _, entry in entries:
+            channel = self._channels.get(entry["id"])
+            for subscription in channel.subscriptions if channel else ():
+                subscription.put([encode_preparation(entry["payload"])])
 
 
 class EventStream:
@@ -213,6 +235,7 @@ class EventStream:
                     yield KEEP_ALIVE
                     async for text in self._recorded():
                         yield text
+                    yield await to_thread.run_sync(self._preparation)
                 events = [] if self._ended else await subscription.get(self._silence_seconds)
 
     async def _goes_on(self) -> bool:
@@ -245,9 +268,22 @@ class EventStream:
             self._ended = True
             return []
 
+    def _preparation(self) -> bytes:
+        """How far the first sweep is being prepared now; nothing if it is not, or Redis is down."""
+        try:
+            found = None if self._ended else self._source.preparing(self._job_id)
+        except Unavailable as error:
+            log.warning("cannot read events: %s", error)
+            return b""
+        return b"" if found is None else self._unseen([encode_preparation(found.model_dump_json())])
+
     def _unseen(self, events: Sequence[EncodedEvent]) -> bytes:
-        fresh = [event for event in events if event.place > self._place]
-        if fresh:
-            last = fresh[-1]
-            self._position, self._place, self._ended = last.id, last.place, last.is_end
-        return b"".join([event.text for event in fresh])
+        """What has not been sent. What is not recorded has the id before it: whoever connects again misses nothing."""
+        texts = []
+        for event in events:
+            if event.place is None:
+                texts.append(b"id: " + self._position.encode() + b"\n" + event.text)
+            elif event.place > self._place:
+                texts.append(event.text)
+                self._position, self._place, self._ended = event.id, event.place, event.is_end
+        return b"".join(texts)

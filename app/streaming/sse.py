@@ -15,9 +15,12 @@ HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class EncodedEvent(NamedTuple):
-    """An event as it is sent, encoded once for all subscribers: for a thousand clients that is most of the work."""
+    """An event as it is sent, encoded once for all subscribers: for a thousand clients that is most of the work.
 
-    place: tuple[int, int]
+    One without a place is not recorded: it is sent to whoever watches now, under the id of the event before it.
+    """
+
+    place: tuple[int, int] | None
     id: str
     is_end: bool
     text: bytes
@@ -27,6 +30,11 @@ def encode_event(event: Event) -> EncodedEvent:
     """The bytes of an event, whose payload is JSON on one line. (fastapi.sse.format_sse_event writes the id last.)"""
     text = f"id: {event.id}\nevent: {event.kind}\ndata: {event.payload}\n\n".encode()
     return EncodedEvent(parse_event_id(event.id), event.id, event.kind == "end", text)
+
+
+def encode_preparation(preparation: str) -> EncodedEvent:
+    """How far a job is in preparing its first sweep, as JSON; an id is still to be put before it."""
+    return EncodedEvent(None, "", False, f"event: preparing\ndata: {preparation}\n\n".encode())
 
 
 class EventSourceResponse(StreamingResponse):

@@ -18,7 +18,7 @@ from worker.operations.reservations import RENEWAL_SECONDS, Reservation
 from worker.store.protocol import Upload
 
 # Bytes per write: a change of thread per network packet would cost more than the write.
-CHUNK = 1 << 20
+CHUNK = 1 << 21
 DIGEST = re.compile(r"(?:^|,)\s*sha-256\s*=\s*:([^:]*):")
 
 
@@ -68,7 +68,8 @@ async def receive(
 
     While a thread writes and hashes one buffer, the other is filled: the two are all the memory that an upload takes.
     """
-    filling, spare = bytearray(CHUNK), bytearray(CHUNK)
+    # Views: to put a piece into a part of a bytearray itself would copy it twice.
+    filling, spare = memoryview(bytearray(CHUNK)), memoryview(bytearray(CHUNK))
     filled = size = 0
     written_at = time.monotonic()
     async with _WriteQueue() as writes:
@@ -81,10 +82,10 @@ async def receive(
                 filling[filled : filled + len(taken)] = taken
                 filled, rest = filled + len(taken), rest[len(taken) :]
                 if filled == CHUNK or time.monotonic() - written_at > RENEWAL_SECONDS:  # a slow one holds it, too
-                    await writes.next(partial(_write, upload, memoryview(filling)[:filled], reservation))
+                    await writes.next(partial(_write, upload, filling[:filled], reservation))
                     filling, spare, filled = spare, filling, 0
                     written_at = time.monotonic()
-        await writes.next(partial(_write, upload, memoryview(filling)[:filled], reservation))
+        await writes.next(partial(_write, upload, filling[:filled], reservation))
 
 
 class _WriteQueue:

@@ -17,7 +17,7 @@ from benchmarks.load.parts import Front, front
 
 MEGABYTES = 400
 ROUNDS = 15
-UPLOAD_SHARE, DOWNLOAD_SHARE = 1 / 4, 1 / 2
+UPLOAD_SHARE, DOWNLOAD_SHARE = 0.4, 1 / 2
 BUFFER = 1 << 20
 
 

@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from solvers.bcd.regrow import largest_useful_beta, regrow
 from solvers.bcd.result import ZERO_IS_NOT_BEST, Result
 from solvers.bcd.scaling import OutOfRange, check_overflow, column_sizes, rescaled, scales_after_sweep
 from solvers.bcd.starts import begin, is_too_faint, proceed, search_for, settled
-from solvers.bcd.state import Clock, Momentum, State, StopReason, check_resumable
+from solvers.bcd.state import Clock, Momentum, PreparationStep, Report, State, StopReason, check_resumable
 from solvers.bcd.stopping import limit_reached, stop_reason
 from solvers.bcd.weights import Weights, missing_count, sparsity_above_noise, weights_for
 from solvers.block import Memory
@@ -30,6 +31,7 @@ from solvers.tensor.compressed import LARGEST_LOSS, Compressed, compress, is_wor
 from solvers.tensor.dense import SINGLE_BYTES, Positive, Tensor
 from solvers.tensor.products import Array
 from solvers.tensor.protocol import Gram, Modes, Partial, TensorLike
+from solvers.tensor.scan import Scan, Tell
 from solvers.tensor.thin.products import ProductsOfFormat1, products_with
 from solvers.tensor.threads import Threads, single_threaded_blas
 from solvers.tensor.validation import LARGEST_NORM, prepare_tensor
@@ -68,6 +70,10 @@ class First(NamedTuple):
         return cls(X.first_contraction(factors, order), X.observed.first_contraction(factors, order))
 
 
+def _unheard(step: PreparationStep, share: float) -> None:
+    """Nobody asks how far the preparation is."""
+
+
 def solve(
     tensor: NDArray[Any],
     settings: Settings,
@@ -102,6 +108,8 @@ def sweeps(
     resume: State | None = None,
     threads: int | None = None,
     clock: Clock = Clock(),
+    known: Scan | None = None,
+    report: Report = _unheard,
 ) -> Iterator[State]:
     """Yield the state after every sweep; the last one has a `stop_reason`. `resume` goes on from any of them.
 
@@ -109,17 +117,21 @@ def sweeps(
 
     `clock` counts seconds spent before for `max_seconds`, and may hold that limit off up to an iteration.
 
+    What a scan of the tensor has found may be `known`: it saves one, and changes no bit. `report` hears how far the
+    preparation of the first sweep is, from several threads.
+
     The same tensor, settings and start give the same bits for any number of threads.
     """
     with Threads(threads) as pool:
-        problem, X, state = _prepare(tensor, settings, initial, mask, fixed, resume, clock, pool)
+        problem, X, state = _prepare(tensor, settings, initial, mask, fixed, resume, clock, pool, known, report)
+        report("compress" if state.phase == "compressed" else "sweep", 0.0)
         if problem.is_one_block and state.stop_reason is None:
             state = _solve_one_block(X, problem, state, pool)
             yield state
         if state.phase == "compressed":
-            state = yield from _compressed_phase(X, problem, state, pool)
+            state = yield from _compressed_phase(X, problem, state, pool, report)
         if state.phase == "single":
-            state = yield from _single_phase(X, problem, state, pool)
+            state = yield from _single_phase(X, problem, state, pool, report)
         while state.stop_reason is None:
             state = _iterate(X, problem, state, pool)
             yield state
@@ -134,13 +146,15 @@ def _prepare(
     resume: State | None,
     clock: Clock,
     pool: Threads,
+    known: Scan | None,
+    report: Report,
 ) -> tuple[Problem, Tensor, State]:
     with single_threaded_blas():
+        report("scan", 0.0)
         is_of_format_1 = resume is not None and resume.format == 1
         products_of = ProductsOfFormat1 if is_of_format_1 else products_with
-        X = prepare_tensor(
-            tensor, settings.precision, pool, mask, settings.missing, settings.negative, settings.rank, products_of
-        )
+        kinds, tell = (settings.missing, settings.negative, settings.rank), partial(report, "scan")
+        X = prepare_tensor(tensor, settings.precision, pool, mask, *kinds, products_of, known, tell)
         if settings.accelerate == "compress" and not X.observed.constant:
             unfit = "cannot compress a tensor whose missing entries differ along every mode"
             raise InvalidInput("accelerate", unfit, "give 'auto' or 'none'")
@@ -150,7 +164,7 @@ def _prepare(
         if resume is not None:
             check_resumable(resume, settings, X, initial, stay)
         started = time.perf_counter()
-        penalties = _weights(X, settings, initial, pool) if resume is None else resume.weights
+        penalties = _weights(X, settings, initial, pool, report) if resume is None else resume.weights
         fitted_seconds = time.perf_counter() - started if settings.sparsity == "auto" else 0.0
         problem = resolve(settings, penalties, tuple(stay) if resume is None else resume.fixed, is_of_format_1)
         sparse_rows = _rows_with_few_entries(X, problem)
@@ -158,6 +172,7 @@ def _prepare(
             warnings.warn(advice, AdviceWarning, stacklevel=4)
         _compile(X, problem, pool)
         if resume is None:
+            report("start", 0.0)
             factors = starting_factors(X, problem, initial, fixed=stay)
             state = State(
                 settings,
@@ -213,17 +228,21 @@ def _rows_with_few_entries(X: Tensor, problem: Problem) -> list[str]:
     return found
 
 
-def _weights(X: Tensor, settings: Settings, initial: Sequence[NDArray[Any]] | None, pool: Threads) -> Weights:
+def _weights(
+    X: Tensor, settings: Settings, initial: Sequence[NDArray[Any]] | None, pool: Threads, report: Report
+) -> Weights:
     """The weights of the penalties for this tensor; with `sparsity="auto"`, from the noise that a free fit leaves."""
     if settings.sparsity != "auto":
         return weights_for(settings, X, settings.sparsity)
     unpenalised = weights_for(settings, X, 0.0)
     free = resolve(settings.model_copy(update={"stop": FREE_FIT}), unpenalised)
     _compile(X, free, pool)
+    report("weights", 0.0)
     small = maybe_compress(X, free, pool) if free.tries_compression else None
     factors = starting_factors(X, free, initial)
     state = State(free.settings, unpenalised, X.norm, tuple(factors), (Memory(),) * len(factors))
     while state.stop_reason is None:
+        report("weights", state.iteration / FREE_FIT.max_iterations)
         state = _iterate(small or X, free, state, pool)
     return weights_for(settings, X, sparsity_above_noise(X, settings.rank, state.history.relative_error[-1]))
 
@@ -239,11 +258,14 @@ def _compile(X: Tensor, problem: Problem, pool: Threads) -> None:
         Tensor(np.ones((1,) * len(X.shape), np.float32), 1.0, Positive(1.0, 1.0), pool)
 
 
-def _compressed_phase(X: Tensor, problem: Problem, state: State, pool: Threads) -> Generator[State, None, State]:
+def _compressed_phase(
+    X: Tensor, problem: Problem, state: State, pool: Threads, report: Report
+) -> Generator[State, None, State]:
     """The same iterations on a compressed tensor until they would stop; returns where the exact ones go on."""
     started = time.perf_counter()
     with single_threaded_blas():
-        small = maybe_compress(X, problem, pool, precise=state.format > 1)
+        small = maybe_compress(X, problem, pool, precise=state.format > 1, tell=partial(report, "compress"))
+    report("sweep", 0.0)
     if not state.history:
         spent = time.perf_counter() - started
         state = replace(state, preparation_seconds=state.preparation_seconds + spent)
@@ -255,22 +277,28 @@ def _compressed_phase(X: Tensor, problem: Problem, state: State, pool: Threads) 
     return state if small is not None else replace(state, phase="single" if problem.tries_single else "exact")
 
 
-def maybe_compress(tensor: Tensor, problem: Problem, threads: Threads, precise: bool = True) -> Compressed | None:
+def maybe_compress(
+    tensor: Tensor, problem: Problem, threads: Threads, precise: bool = True, tell: Tell | None = None
+) -> Compressed | None:
     """The compressed tensor if it was asked for, or if its shape and what it leaves out promise a gain."""
     rank = problem.settings.rank
     if problem.settings.accelerate == "compress":
-        return compress(tensor, rank, threads, precise=precise)
+        return compress(tensor, rank, threads, precise=precise, tell=tell)
     pays = is_worthwhile(tensor.shape, rank, tensor.observed.constant)
-    return compress(tensor, rank, threads, LARGEST_LOSS, precise) if pays else None
+    return compress(tensor, rank, threads, LARGEST_LOSS, precise, tell) if pays else None
 
 
-def _single_phase(X: Tensor, problem: Problem, state: State, pool: Threads) -> Generator[State, None, State]:
+def _single_phase(
+    X: Tensor, problem: Problem, state: State, pool: Threads, report: Report
+) -> Generator[State, None, State]:
     """The same iterations on a copy in single precision, likewise."""
     started = time.perf_counter()
     exact, state = state, replace(state, factors=_in_single_precision(state.factors))
     if not state.history and not (pays_in_single(X, problem) and _is_in_range(state.factors)):
         return replace(exact, phase="exact")
+    report("single", 0.0)
     copy = X.in_single_precision()
+    report("sweep", 0.0)
     if not state.history:
         spent = time.perf_counter() - started
         state = replace(state, preparation_seconds=state.preparation_seconds + spent)

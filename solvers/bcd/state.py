@@ -3,7 +3,7 @@
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias
 from zipfile import BadZipFile
@@ -22,6 +22,9 @@ from solvers.tensor.products import Array
 StopReason: TypeAlias = Literal["tolerance", "max_iterations", "max_seconds", "cancelled", "exact"]
 RunPhase: TypeAlias = Literal["compressed", "single", "exact"]
 Phase: TypeAlias = Literal["start", "compressed", "single", "exact"]
+# What is done before the first sweep ends, and what share of it was done, as far as that is known.
+PreparationStep: TypeAlias = Literal["scan", "weights", "start", "compress", "single", "sweep"]
+Report: TypeAlias = Callable[[PreparationStep, float], None]
 # Format 1 knows no trial starts and holds its weights in the settings; what it began goes on by its own rules.
 FORMAT, READABLE = 2, (1, 2)
 COLUMNS = ("objective", "relative_error", "seconds", "start")

@@ -6,6 +6,7 @@ factors, at the price of a tensor with a few dozen entries along each mode.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,15 @@ from solvers.tensor.contraction import Blocks, Split
 from solvers.tensor.dense import Positive, Tensor
 from solvers.tensor.products import Array, Float64, padded
 from solvers.tensor.protocol import Modes, Partial
+from solvers.tensor.scan import Tell
 from solvers.tensor.thin.products import Products
 from solvers.tensor.threads import Threads
 
 # Vectors kept per mode beyond the rank, and subspace iterations: a random sketch alone was too coarse.
 OVERSAMPLES = 10
 SUBSPACE_ITERATIONS = 1
+# Products over all entries in one truncation.
+PRODUCTS = 2 + 2 * SUBSPACE_ITERATIONS
 # Beyond these it is not worthwhile: a sweep over fewer entries is quick anyway, a core of more than this share of the
 # entries is hardly quicker, and what a core leaves out beyond this share of the norm must be fitted afterwards.
 FEWEST_ENTRIES = 1 << 20
@@ -82,12 +86,18 @@ def is_worthwhile(shape: Sequence[int], rank: int, modes: Modes | None = None) -
 
 
 def compress(
-    tensor: Tensor, rank: int, threads: Threads, largest_loss: float = math.inf, precise: bool = True
+    tensor: Tensor,
+    rank: int,
+    threads: Threads,
+    largest_loss: float = math.inf,
+    precise: bool = True,
+    tell: Tell | None = None,
 ) -> Compressed | None:
     """Truncate mode after mode, the longest first; None as soon as more than `largest_loss` is left out.
 
     Only modes along which the same entries are observed: there, and only there, the core has the tensor's gaps.
     A `precise` core is kept in double precision whatever the tensor has: it is small, and its sweeps are many.
+    `tell` hears what share of the products over the tensor itself was formed; those that follow are small beside them.
     """
     random = np.random.default_rng(0)
     entries, bases = tensor.stored, dict[int, Array]()
@@ -99,7 +109,8 @@ def compress(
         split = Split(0, axis) if axis == entries.ndim - 1 else Split(axis, axis + 1)
         blocks = Blocks(entries, split) if bases else tensor.blocks(split)
         products = tensor.products_of(blocks, threads)
-        bases[tensor.modes[axis]], entries = _truncated(entries, products, axis, rank + OVERSAMPLES, random)
+        heard = None if bases else tell
+        bases[tensor.modes[axis]], entries = _truncated(entries, products, axis, rank + OVERSAMPLES, random, heard)
         small = Compressed(tensor, _core(tensor, entries, threads, precise), bases)
         if small.loss > largest_loss:
             return None
@@ -107,7 +118,7 @@ def compress(
 
 
 def _truncated(
-    entries: Array, products: Products, axis: int, kept: int, random: np.random.Generator
+    entries: Array, products: Products, axis: int, kept: int, random: np.random.Generator, tell: Tell | None
 ) -> tuple[Array, Array]:
     """A basis U of `kept` vectors along the axis, and the entries multiplied by Uᵀ there."""
     lengths = entries.shape
@@ -116,8 +127,11 @@ def _truncated(
     if last:
         along, across = across, along
     others = entries.size // lengths[axis]
+    done = count()
 
     def multiplied(product: Callable[[Array], Array], weights: Array) -> Array:
+        if tell is not None:
+            tell(next(done) / PRODUCTS)
         return product(padded(weights, products.unit))[:, :kept]
 
     sketch = random.standard_normal((kept, others)).T.astype(entries.dtype, order="C")

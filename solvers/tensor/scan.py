@@ -1,7 +1,8 @@
 """One pass over all entries of a tensor: their range and norm, and those that ask for a decision."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -13,9 +14,14 @@ from solvers.tensor.threads import Threads, slabs
 
 # Entries read at a time: small enough to stay in the second-level cache for all passes over a chunk.
 CHUNK = 1 << 15
+# Chunks of a stretch: one stretch is read while the one before is scanned.
+STRETCH = 16
 
 Booleans: TypeAlias = NDArray[np.bool_]
 Box: TypeAlias = tuple[slice, ...]
+# Gives a stretch of the entries, in memory order; it holds until the next but one is asked for.
+Read: TypeAlias = Callable[[slice], NDArray[Any]]
+Tell: TypeAlias = Callable[[float], None]
 
 
 @dataclass(frozen=True)
@@ -75,21 +81,30 @@ def part_of(mask: Booleans, box: Box) -> Booleans:
     return mask[tuple(slice(None) if length == 1 else cut for length, cut in zip(mask.shape, box, strict=True))]
 
 
-def scan(tensor: NDArray[Any], threads: Threads, mask: Booleans | None = None) -> Scan:
-    """Scan a contiguous tensor, chunk by chunk and without copying it; where `mask` is false, nothing is observed."""
+def scan(
+    tensor: NDArray[Any],
+    threads: Threads,
+    mask: Booleans | None = None,
+    read: Read | None = None,
+    tell: Tell | None = None,
+) -> Scan:
+    """Scan a contiguous tensor, chunk by chunk and without copying it; where `mask` is false, nothing is observed.
+
+    Where there is no mask, `read` may give the entries instead of the array, stretch after stretch, in a thread of its
+    own, and `tell` hears what share was scanned. Neither changes a bit of what is found.
+    """
     order: Literal["C", "F"] = "C" if tensor.flags.c_contiguous else "F"
     stored = tensor if order == "C" else tensor.T
     flat = stored.reshape(-1)
 
-    def statistics(chunk: slice) -> _Part:
-        entries = flat[chunk]
+    def statistics(entries: NDArray[Any], start: int) -> _Part:
         with np.errstate(over="ignore", invalid="ignore"):
             low, high = float(entries.min()), float(entries.max())
             if low >= 0 and math.isfinite(high):
                 exact = entries.astype(np.float64, copy=False)
                 squares, total = float(exact @ exact), float(exact.sum())
                 return _Part(low, high, squares, squares, total, len(entries))
-            return _with_special(entries, np.ones(len(entries), bool), chunk.start)
+            return _with_special(entries, np.ones(len(entries), bool), start)
 
     def masked_statistics(seen: Booleans, box: Box) -> _Part:
         entries = stored[box]
@@ -99,7 +114,13 @@ def scan(tensor: NDArray[Any], threads: Threads, mask: Booleans | None = None) -
             return _with_special(entries.ravel(), observed.ravel(), int(np.ravel_multi_index(starts, stored.shape)))
 
     if mask is None:
-        found = threads.each(statistics, slabs(flat.size, -(-flat.size // CHUNK)))
+        found = []
+        for stretch, entries, chunks in _stretches(flat, read, whole=read is None and tell is None):
+            first = stretch.start
+            pieces = [(entries[chunk.start - first : chunk.stop - first], chunk.start) for chunk in chunks]
+            found += threads.each(lambda piece: statistics(*piece), pieces)
+            if tell is not None:
+                tell(stretch.stop / flat.size)
     else:
         seen = mask if order == "C" else mask.T
         found = threads.each(lambda box: masked_statistics(seen, box), boxes(stored.shape))
@@ -122,6 +143,24 @@ def scan(tensor: NDArray[Any], threads: Threads, mask: Booleans | None = None) -
         infinite=kinds[1],
         negative=kinds[2],
     )
+
+
+def _stretches(flat: NDArray[Any], read: Read | None, whole: bool) -> Iterator[tuple[slice, NDArray[Any], list[slice]]]:
+    """Every stretch, its entries and its chunks; with `read`, the next is read meanwhile."""
+    chunks = list(slabs(flat.size, -(-flat.size // CHUNK)))
+    count = len(chunks) if whole else STRETCH
+    groups = [chunks[first : first + count] for first in range(0, len(chunks), count)]
+    stretches = [slice(group[0].start, group[-1].stop) for group in groups]
+    if read is None:
+        yield from ((stretch, flat[stretch], group) for stretch, group in zip(stretches, groups, strict=True))
+        return
+    with ThreadPoolExecutor(1, "reader") as reader:
+        coming = reader.submit(read, stretches[0])
+        for turn, (stretch, group) in enumerate(zip(stretches, groups, strict=True), start=1):
+            entries = coming.result()
+            if turn < len(stretches):
+                coming = reader.submit(read, stretches[turn])
+            yield stretch, entries, group
 
 
 def _with_special(entries: NDArray[Any], seen: Booleans, start: int) -> _Part:

@@ -12,7 +12,7 @@ from solvers.tensor.missing.grams import RowGrams
 from solvers.tensor.missing.masked import Mask
 from solvers.tensor.missing.pattern import find_pattern
 from solvers.tensor.products import Array
-from solvers.tensor.scan import Booleans, Scan, scan
+from solvers.tensor.scan import Booleans, Scan, Tell, scan
 from solvers.tensor.thin.products import ProductsOf, products_with
 from solvers.tensor.threads import Threads
 
@@ -76,10 +76,14 @@ def prepare_tensor(
     negative: Negative = "refuse",
     rank: int = 1,
     products_of: ProductsOf = products_with,
+    known: Scan | None = None,
+    tell: Tell | None = None,
 ) -> Tensor:
     """Refuse what cannot be decomposed, convert what must be converted (once), leave the caller's array alone.
 
-    The `rank` decides how the Grams of a tensor with gaps are formed, `products_of` how it is multiplied.
+    The `rank` decides how the Grams of a tensor with gaps are formed, `products_of` how it is multiplied. What a scan
+    of the same entries has found may be `known`: then none is made, unless the entries are converted or masked. `tell`
+    hears what share was scanned.
     """
     array = _as_array(tensor)
     check_shape_and_dtype(array)
@@ -87,7 +91,9 @@ def prepare_tensor(
     array = np.ma.getdata(array)
     copied = is_copied(array, precision)
     entries = _working_copy(array, precision) if copied else array
-    found = scan(entries, threads, seen)
+    found = None if copied or seen is not None else known
+    if found is None:
+        found = scan(entries, threads, seen, tell=tell)
     check_entries(found, entries.dtype, missing, negative)
     positive = Positive(found.positive_norm, found.positive_sum)
     if found.observed == entries.size:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.parse import urlsplit
@@ -21,8 +21,9 @@ from app.server.embedded_redis import start_redis, url_of
 from tests.support.api import Api, Sent, events, finished, http_client, planted, refused, running_api, submit, upload
 from tests.support.raw_http import connected
 from tests.support.stack import embedded_redis, wait_for
+from tests.support.watcher import is_gapless
 from worker.config import Configuration
-from worker.contract import Claim, JobError, Progress
+from worker.contract import Claim, JobError, Preparation, Progress
 from worker.operations.jobs import JobOperations
 from worker.processes import stop
 from worker.records.claims import ExecutionRecords
@@ -84,6 +85,10 @@ def iterations(seen: list[Sent]) -> list[int]:
     return [event.content["iteration"] for event in seen if event.kind == "progress"]
 
 
+def _steps(seen: list[Sent]) -> list[tuple[str, float]]:
+    return [(sent.content["step"], sent.content["share"]) for sent in seen if sent.kind == "preparing"]
+
+
 def _has(seen: list[Sent], iteration: int) -> bool:
     return iteration in iterations(seen)
 
@@ -102,6 +107,53 @@ def test_events_arrive_as_they_are_published(caller: httpx.Client, records: Exec
     assert iterations(seen) == [1, 2, 3, 4, 5]
     assert seen[-1].kind == "end"
     assert seen[-1].content["error"]["message"] == "the test ends it"
+
+
+def test_how_far_a_preparation_is_is_told_to_whoever_watches_now(
+    caller: httpx.Client, records: ExecutionRecords, claim: Claim
+) -> None:
+    """Under the id of the event before it: whoever connects again, or later, gets what is recorded and nothing else."""
+    path = f"/v1/jobs/{claim.job_id}"
+    records.claims.preparing(claim, Preparation(step="check", share=0.25))
+    with watching(caller, claim.job_id) as seen:
+        wait_for(lambda: _steps(seen), 5, "what it is doing now")
+        records.claims.preparing(claim, Preparation(step="scan", share=0.5))
+        wait_for(lambda: len(set(_steps(seen))) == 2, 5, "the next step")
+        job = caller.get(path).json()
+        assert (job["phase"], job["preparing"]) == ("preparing", {"step": "scan", "share": 0.5})
+        records.claims.publish(claim, [row(1)])
+        wait_for(partial(_has, seen, 1), 5, "the event")
+        job = caller.get(path).json()
+        assert (job["phase"], job["preparing"]) == ("exact", None)
+        end(records, claim)
+    assert list(dict.fromkeys(_steps(seen))) == [("check", 0.25), ("scan", 0.5)]
+    recorded = [sent for sent in seen if sent.kind != "preparing"]
+    assert is_gapless(recorded)
+    for before, sent in pairwise(seen):
+        assert sent.kind != "preparing" or sent.id == before.id
+    assert list(events(caller, claim.job_id)) == recorded
+
+
+def test_a_later_attempt_prepares_again_and_tells_of_it(
+    caller: httpx.Client, records: ExecutionRecords, claim: Claim
+) -> None:
+    path = f"/v1/jobs/{claim.job_id}"
+    records.claims.publish(claim, [row(1), row(2)])
+    records.claims.preparing(claim, Preparation(step="check", share=0.25))
+    assert caller.get(path).json()["phase"] == "preparing"
+    records.claims.hand_back(claim)
+    assert (caller.get(path).json()["phase"], caller.get(path).json()["preparing"]) == (None, None)
+    again = records.claims.claim("the test")
+    assert again is not None
+    assert not records.claims.preparing(claim, Preparation(step="check", share=0.5))
+    assert caller.get(path).json()["phase"] == "exact"
+    assert records.claims.preparing(again, Preparation(step="compress", share=0.5))
+    with watching(caller, claim.job_id, "2-0") as seen:
+        wait_for(lambda: _steps(seen) == [("compress", 0.5)], 5, "what it is doing now")
+        assert records.claims.preparing(again, None)
+        assert caller.get(path).json()["phase"] == "exact"
+        end(records, again)
+    assert [sent.kind for sent in seen if sent.kind != "preparing"] == ["state"] * 3 + ["end"]
 
 
 def test_a_burst_larger_than_the_buffer_arrives_whole(

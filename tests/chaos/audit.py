@@ -22,7 +22,8 @@ from worker.records.redis.connection import connect
 ENDED_SECONDS = 300.0
 # Uploads of a killed API are removed once they are a minute old.
 TIDY_SECONDS = 120.0
-# What stays when there are no jobs and no tensors: counters, owners, the workers, notes of deletions, and Celery's own.
+# What stays when there are no jobs and no tensors: counters, owners, the workers, notes of deletions and of the last
+# preparations, and Celery's own.
 STANDING = (
     "ncp:sequence",
     "ncp:serving",
@@ -33,6 +34,7 @@ STANDING = (
     "ncp:usage:",
     "ncp:discarded",
     "ncp:tidied",
+    "ncp:preparing",
     "ncp:broker:",
 )
 
@@ -158,6 +160,7 @@ def left_keys(server: ChaosServer, jobs: Jobs) -> Iterator[str]:
                     caller.delete(f"/v1/tensors/{tensor.id}").raise_for_status()
                 else:
                     server.tensors.delete(owner, tensor.id)
+    yield from (f"{path.name} is left of a tensor" for path in sorted((server.store.root / "tensors").glob("[!.]*")))
     with connect(server.configuration) as client_:
         left = sorted(str(key) for key in client_.scan_iter(count=1000))
     yield from (f"key {key} is left in Redis" for key in left if not key.startswith(STANDING))

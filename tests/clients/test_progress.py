@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
-from ncp_client.job import Progress
-from ncp_client.progress import Estimate, describe, span
+from ncp_client.http.connection import Connection
+from ncp_client.http.events import Event
+from ncp_client.job import Job, Preparation, Progress
+from ncp_client.progress import Estimate, describe, describe_preparation, span
 
 STOP = {"criterion": "relative_error", "tolerance": 1e-8, "patience": 1, "max_iterations": 10_000, "max_seconds": None}
 
@@ -96,3 +99,27 @@ def test_times_are_told_in_words() -> None:
         "1 h 0 min",
         "2 h 2 min",
     ]
+
+
+def test_a_preparation_is_told_in_one_line() -> None:
+    assert describe_preparation(Preparation("check", 0.456)) == "preparing: checking the stored tensor, 46%"
+    assert describe_preparation(Preparation("sweep", 0.0)) == "preparing: first sweep"
+    assert describe_preparation(Preparation("a later one", 0.5)) == "preparing: a later one, 50%"
+
+
+def test_a_watcher_hears_of_the_preparation_and_gets_every_iteration_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = {"iteration": 1, "objective": 1.0, "relative_error": 0.5, "fit": 0.5, "seconds": 0.1}
+    record = {"id": "x", "state": "queued", "progress": None}
+    stream = [
+        Event("0-1", "state", {"state": "running", "attempt": 1}),
+        Event("0-1", "preparing", {"step": "check", "share": 0.5}),
+        Event("1-0", "progress", numbers),
+        Event("1-1", "end", {**record, "state": "succeeded", "preparing": None}),
+    ]
+    monkeypatch.setattr("ncp_client.job.follow", lambda *_: iter(stream))
+    job, heard = Job(cast(Connection, None), record), list[Preparation | None]()
+    assert job.preparation is None
+    rows = list(job.watch(preparing=lambda preparation: heard.extend([preparation, job.preparation])))
+    assert [found.iteration for found in rows] == [1]
+    assert heard == [Preparation("check", 0.5)] * 2
+    assert (job.state, job.preparation) == ("succeeded", None)

@@ -8,6 +8,7 @@ import pytest
 from tests.support.jobs import LONG, Backend, ended, put, random_tensor, reached, request
 from tests.support.stack import embedded_redis, worker
 from worker.broker import wake_worker
+from worker.store.verification import LEAST_BYTES
 
 
 def alter(path: Path) -> None:
@@ -59,6 +60,27 @@ def test_a_damaged_tensor_fails_its_jobs_with_the_reason(tmp_path: Path) -> None
             assert "altered" in failed.error.message
             assert "upload the tensor again" in failed.error.remedy
         backend.as_if_nothing_happened(backend.submit(rank=2, stop={"max_iterations": 3}))
+
+
+def test_a_large_tensor_that_was_checked_before_is_noticed_too(tmp_path: Path) -> None:
+    """It is not read again while its file is unchanged."""
+    asked = {"rank": 1, "stop": {"max_iterations": 1}, "diagnose": False}
+    with embedded_redis(tmp_path) as configuration, worker(configuration):
+        backend = Backend(configuration)
+        large = put(backend.records, backend.store, random_tensor(140, 130, 120))
+        path = backend.store.tensor_path(large.sha256)
+        assert path.stat().st_size >= LEAST_BYTES
+        for _ in range(2):
+            job, _ = backend.records.jobs.submit("local", request(large, **asked))
+            wake_worker(configuration)
+            assert ended(backend.records, job).state == "succeeded"
+        assert path.with_suffix(".verified").exists()
+        alter(path)
+        job, _ = backend.records.jobs.submit("local", request(large, **asked))
+        wake_worker(configuration)
+        failed = ended(backend.records, job)
+        assert failed.error is not None
+        assert "altered" in failed.error.message
 
 
 def iteration_of(path: Path) -> int:

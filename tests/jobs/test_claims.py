@@ -1,6 +1,7 @@
 """A job is run by one claim at a time, fairly; only the newest claim can write, and the end is the end."""
 
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -9,7 +10,10 @@ from tests.support.jobs import calm_reaper, put, random_tensor, request, row
 from tests.support.stack import wait_for
 from worker.broker import pending_wakeups
 from worker.config import Configuration
-from worker.contract import Axis, Claim, Job, JobError, JobResult, TensorRecord
+from worker.contract import Axis, Claim, Job, JobError, JobResult, Preparation, TensorRecord
+from worker.execution import progress
+from worker.execution.heartbeat import Heartbeat
+from worker.execution.progress import ProgressPublisher
 from worker.execution.reaper import Reaper
 from worker.operations.jobs import JobOperations
 from worker.records.claims import ExecutionRecords
@@ -326,3 +330,31 @@ def test_a_claim_can_be_looked_at_without_renewing_it(
     assert records.claims.status(claim) == "cancel_requested"
     wait_for(short_lease_records.leases.reap, what="the lease to run out")
     assert records.claims.status(claim) == "lost"
+
+
+def _prepares(records: ExecutionRecords, job: Job, step: Preparation) -> bool:
+    return now(records, job).preparing == step
+
+
+def test_a_preparation_is_told_while_it_lasts(
+    records: ExecutionRecords, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its end at once, also where no iteration is published: a later attempt repeats what readers have seen."""
+    monkeypatch.setattr(progress, "PREPARING_SECONDS", 0.0)
+    claim = claimed(records)
+    heartbeat = Heartbeat(records.claims, claim, 60.0)
+    with ProgressPublisher(records.claims, claim, heartbeat) as publisher:
+        for step in (Preparation(step="check", share=0.5), Preparation(step="sweep", share=0.0)):
+            publisher.prepare(step)
+            wait_for(partial(_prepares, records, job, step), what="the step")
+            assert now(records, job).phase == "preparing"
+        publisher.prepare(None)
+        wait_for(lambda: now(records, job).preparing is None, what="its end")
+
+
+def test_a_preparation_ends_with_its_attempt(records: ExecutionRecords, job: Job) -> None:
+    claim = claimed(records)
+    assert records.claims.preparing(claim, Preparation(step="check", share=0.5))
+    assert records.claims.fail(claim, ERROR)
+    assert not records.claims.preparing(claim, Preparation(step="check", share=0.6))
+    assert (now(records, job).preparing, now(records, job).phase) == (None, None)

@@ -76,6 +76,20 @@ def test_residuals_are_right_for_tensors_of_many_tiles(shape: tuple[int, ...]) -
         np.testing.assert_allclose(mode.residual, expected, rtol=1e-11)
 
 
+@pytest.mark.parametrize("shape", UNEVEN)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_tensor_that_is_read_row_after_row_has_the_same_residuals(
+    shape: tuple[int, ...], order: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of more than a part is; for any number of threads the same bits."""
+    monkeypatch.setattr("solvers.diagnostics.PART", 5000)
+    X, factors = np.asarray(np.random.default_rng(0).random(shape), order=order), start(shape, 2)
+    found = [diagnosed(X, factors, threads=threads) for threads in (1, 2, 3)]
+    assert found[0] == found[1] == found[2]
+    for mode, expected in zip(found[0].modes, residuals(X, factors), strict=True):
+        np.testing.assert_allclose(mode.residual, expected, rtol=1e-11)
+
+
 def test_a_memory_map_gives_the_bits_of_its_array(tmp_path: Path) -> None:
     X, factors = np.random.default_rng(1).random((90, 80, 70)), start((90, 80, 70), 4)
     np.save(tmp_path / "x.npy", X)

@@ -5,17 +5,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from solvers import Clock, Diagnostics, State, diagnose, sweeps
 from solvers.bcd.result import Resolved
+from solvers.bcd.state import PreparationStep
 from solvers.metrics import psnr
 from solvers.tensor.products import Array
-from solvers.tensor.scan import Booleans
+from solvers.tensor.scan import Booleans, Scan
 from worker.config import Configuration
-from worker.contract import Claim, JobResult, Progress
+from worker.contract import Claim, JobResult, Preparation, Progress
 from worker.errors import StoreFull, StoreUnavailable, Unavailable
 from worker.execution.heartbeat import Heartbeat
 from worker.execution.progress import ProgressPublisher
@@ -73,18 +74,29 @@ class Attempt:
             return None
 
     def _run(self) -> Ended | None:
-        for sha256 in filter(None, (self._claim.sha256, self._claim.mask_sha256)):
-            self._once_the_disk_can(partial(self._store.check_tensor, sha256))
+        known = self._verify(self._claim.sha256)
+        if self._claim.mask_sha256 is not None:
+            self._verify(self._claim.mask_sha256)
         resume = self._once_the_disk_can(self._last_checkpoint)
         if resume is not None:
             self._publish_up_to(resume)
         has_ended = resume is not None and resume.stop_reason is not None  # it died while it was diagnosed
-        state = resume if has_ended else self._sweep(resume)
+        state = resume if has_ended else self._sweep(resume, known)
         return None if state is None else self._end(state)
 
-    def _sweep(self, resume: State | None) -> State | None:
+    def _verify(self, sha256: str) -> Scan | None:
+        """Check that the bytes are those that were uploaded; what is known of the entries, if anything is."""
+        self._prepare("check", 0.0)
+        threads, tell = self._configuration.threads_per_job, partial(self._prepare, "check")
+        return self._once_the_disk_can(lambda: self._store.verify_tensor(sha256, threads, tell))
+
+    def _prepare(self, step: Literal["check", PreparationStep], share: float) -> None:
+        self._progress.prepare(Preparation(step=step, share=share))
+
+    def _sweep(self, resume: State | None, known: Scan | None) -> State | None:
         """The state in which the run ends; None if it stopped before."""
-        for state in self._states(resume):
+        for state in self._states(resume, known):
+            self._progress.prepare(None)
             self._heartbeat.compute_clock.run_from(state.seconds)
             if state.iteration == (resume.iteration if resume else 0) + 1:
                 self._publish_resolved(state)
@@ -109,7 +121,7 @@ class Attempt:
             log.info("job %s: resumes after iteration %d", self._claim.job_id, state.iteration)
         return state
 
-    def _states(self, resume: State | None) -> Iterator[State]:
+    def _states(self, resume: State | None, known: Scan | None) -> Iterator[State]:
         claim = self._claim
         initial = None if resume else self._once_the_disk_can(self._initial)
         fixed = None if resume else self._once_the_disk_can(self._fixed)
@@ -124,6 +136,8 @@ class Attempt:
             resume=resume,
             threads=self._configuration.threads_per_job,
             clock=clock,
+            known=known,
+            report=self._prepare,
         )
 
     def _clock(self) -> Clock:
@@ -196,6 +210,7 @@ class Attempt:
     def _end(self, state: State) -> Ended | None:
         """Diagnose and save the result; None if the worker stops, or the claim is lost, before it is diagnosed."""
         self._heartbeat.compute_clock.stop()
+        self._progress.prepare(None)
         result, diagnostics = JobResult.from_state(state), None
         if self._claim.settings.diagnose and state.stop_reason != "cancelled":
             diagnostics = self._diagnose(state)

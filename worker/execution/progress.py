@@ -1,15 +1,19 @@
-"""Progress of a running job: its iterations are published in batches, by a thread of their own."""
+"""Progress of a running job: its iterations are published in batches, by a thread of their own; before the first, how
+far it is being prepared."""
 
 import threading
+import time
 from collections import deque
 
-from worker.contract import Claim, Progress
+from worker.contract import Claim, Preparation, Progress
 from worker.errors import Unavailable
 from worker.execution.heartbeat import Heartbeat
 from worker.records.claims import ClaimRecords
 
 BATCH_SECONDS = 0.1
 BATCH_ROWS = 500
+# How often a preparation is told of, the first time after so long: most take less.
+PREPARING_SECONDS = 0.5
 
 
 class ProgressPublisher:
@@ -20,6 +24,9 @@ class ProgressPublisher:
         self._claim = claim
         self._heartbeat = heartbeat
         self._rows: deque[Progress] = deque()
+        self._preparing: Preparation | None = None
+        self._told: Preparation | None = None
+        self._tell_from = time.monotonic() + PREPARING_SECONDS
         self._sending = threading.Lock()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
@@ -32,6 +39,10 @@ class ProgressPublisher:
         self._done.set()
         self._thread.join()
 
+    def prepare(self, preparation: Preparation | None) -> None:
+        """How far the first sweep is being prepared, which the thread tells now and then; None once it has ended."""
+        self._preparing = preparation
+
     def put(self, row: Progress) -> None:
         """Add a row, which the thread will send: this costs the solver nothing."""
         self._rows.append(row)
@@ -39,6 +50,7 @@ class ProgressPublisher:
     def flush(self) -> None:
         """Send what is left, now."""
         with self._sending:
+            self._tell_preparation()
             while self._rows and not self._heartbeat.lost:
                 self._send()
 
@@ -46,12 +58,22 @@ class ProgressPublisher:
         while not self._done.wait(BATCH_SECONDS) and not self._heartbeat.lost:
             with self._sending:
                 try:
+                    self._tell_preparation()
                     self._send()
                     while len(self._rows) > BATCH_ROWS and not self._heartbeat.lost:
                         self._send()
                 except Unavailable:
                     # The rows stay; the heartbeat logs that Redis is away.
                     continue
+
+    def _tell_preparation(self) -> None:
+        """Tell what has changed, but not too often; that it is over, at once."""
+        now, preparing = time.monotonic(), self._preparing
+        if preparing == self._told or (preparing is not None and now < self._tell_from):
+            return
+        if not self._heartbeat.lost:
+            self._claims.preparing(self._claim, preparing)
+            self._told, self._tell_from = preparing, now + PREPARING_SECONDS
 
     def _send(self) -> None:
         """Send one batch. An empty one still finds out whether the owner cancelled; one sent twice counts once."""

@@ -28,7 +28,8 @@ class ChoiceAttempt(Attempt):
     _reached: ChoiceState | None = None
 
     def _run(self) -> Ended | None:
-        self._once_the_disk_can(lambda: self._store.check_tensor(self._claim.sha256))
+        self._verify(self._claim.sha256)
+        self._progress.prepare(None)  # from here on the study tells how far it is
         started = time.monotonic() - self._claim.spent_seconds
         self._heartbeat.compute_clock.run_from(self._claim.spent_seconds)
         tensor = self._once_the_disk_can(lambda: self._store.open_tensor(self._claim.sha256))
@@ -131,7 +132,8 @@ class ValidationAttempt(Attempt):
     """Makes the checks of a comparison, one after another; what they have found is kept in the study."""
 
     def _run(self) -> Ended | None:
-        self._once_the_disk_can(lambda: self._store.check_tensor(self._claim.sha256))
+        self._verify(self._claim.sha256)
+        self._progress.prepare(None)  # from here on the study tells how far it is
         tensor = self._once_the_disk_can(lambda: self._store.open_tensor(self._claim.sha256))
         self._heartbeat.compute_clock.run_from(self._claim.spent_seconds)
         grid, found = ComparisonSettings.model_validate_json(str(self._claim.asked)), list(self._claim.checked)

@@ -10,7 +10,7 @@ from solvers import InvalidInput, Settings
 from solvers.tensor.products import Array
 from worker.broker import WakeUpThread
 from worker.config import Configuration
-from worker.contract import TERMINAL, Axes, Event, Export, Job, JobRequest, Progress
+from worker.contract import TERMINAL, Axes, Event, Export, Job, JobRequest, Preparation, Progress
 from worker.errors import NoFactorsYet, NotFound, QuotaReached, TooManyJobs
 from worker.operations.admission import Problem, assess, check_job, problems_of_invalid, with_fields
 from worker.owner_limits import UNLIMITED, Limits
@@ -162,6 +162,10 @@ class JobOperations:
     def has_ended(self, id: str) -> bool:
         status = self._records.jobs.status(id)
         return status is not None and status.state in TERMINAL
+
+    def preparing(self, id: str) -> Preparation | None:
+        """How far the job is in preparing its first sweep; None if it is not."""
+        return self._records.jobs.preparing(id)
 
     def _is_settled(self, id: str) -> bool:
         status = self._records.jobs.status(id)

@@ -86,6 +86,9 @@ class StudyOperations:
     def has_ended(self, id: str) -> bool:
         return self._records.studies.find(id).state in TERMINAL
 
+    def preparing(self, id: str) -> None:
+        """None: a study tells of its steps by `progress`."""
+
 
 def _planned(
     request: StudyRequest, tensor: TensorRecord, max_seconds: float | None, request_id: str | None

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from solvers import Settings
 from solvers.bcd.result import Resolved
-from worker.contract import Claim, JobError, JobResult, Progress, Reference
+from worker.contract import Claim, JobError, JobResult, Preparation, Progress, Reference
 from worker.records.jobs import Fields, fixed_from, progress_from
 from worker.records.records import Records
 from worker.records.redis import keys
@@ -85,6 +85,11 @@ class ClaimRecords:
     def diagnosing(self, claim: Claim) -> bool:
         """Tell readers that nothing but the diagnosis is left."""
         return bool(self._redis.script("claims/phase", claim.job_id, claim.fence, "diagnosing"))
+
+    def preparing(self, claim: Claim, preparation: Preparation | None) -> bool:
+        """Tell readers how far the first sweep of this attempt is; None once it has ended."""
+        told = "" if preparation is None else preparation.model_dump_json()
+        return bool(self._redis.script("claims/preparing", claim.job_id, claim.fence, told))
 
     def succeed(self, claim: Claim, result: JobResult | None, measures: Measures | None = None) -> bool:
         """The job has ended; a task of a study that is no run has no result."""

@@ -30,6 +30,11 @@ class EventRecords:
         """For a reader that follows many jobs and studies at once; it turns each entry into an event with `event`."""
         return keys.stream(id)
 
+    @property
+    def preparations_key(self) -> str:
+        """A stream of how far jobs are in preparing their first sweeps, each entry with `id` and `payload`."""
+        return keys.PREPARING
+
     def is_stored(self, entry: Mapping[str, str]) -> bool:
         """Whether an entry of the stream only says that the store has the rest."""
         return entry["kind"] == "stored"

@@ -20,6 +20,7 @@ from worker.contract import (
     JobState,
     MaskTensor,
     Page,
+    Preparation,
     Progress,
 )
 from worker.errors import IdempotencyKeyReused, InUse, JobNotFinished, NotFound, PartOfStudy, QuotaReached, TooManyJobs
@@ -109,6 +110,11 @@ class JobRecords:
         """None if there is no such job."""
         state, settled = self._redis.command("HMGET", keys.job(id), "state", "settled")
         return None if state is None else JobStatus(state, settled == "1")
+
+    def preparing(self, id: str) -> Preparation | None:
+        """How far the job is in preparing its first sweep; None if it is not, or is not there."""
+        found: str | None = self._redis.command("HGET", keys.job(id), "preparing")
+        return preparation_from({"preparing": found}) if found is not None else None
 
     def cancel(self, owner: str, id: str) -> Job:
         """A queued job ends at once, a running one after its sweep; asking again changes nothing."""
@@ -255,6 +261,7 @@ def job_from(fields: Fields, position: int | None) -> Job:
             "state": fields["state"],
             "resolved": json.loads(fields["resolved"]) if "resolved" in fields else None,
             "phase": _phase(fields),
+            "preparing": preparation_from(fields),
             "progress": progress_from(fields),
             "factors_iteration": result.iterations if result else _whole(fields, "checkpoint_iteration"),
             "result": result,
@@ -279,10 +286,17 @@ def progress_from(fields: Fields) -> Progress | None:
     return Progress.model_validate_json(fields["progress"]) if "progress" in fields else None
 
 
+def preparation_from(fields: Fields) -> Preparation | None:
+    """How far the present attempt is in preparing its first sweep."""
+    return Preparation.model_validate_json(fields["preparing"]) if "preparing" in fields else None
+
+
 def _phase(fields: Fields) -> str | None:
     """What a running job is doing."""
     if fields["state"] != "running":
         return None
+    if "preparing" in fields:
+        return "preparing"
     progress = progress_from(fields)
     return fields.get("phase") or (progress.phase if progress else "preparing")
 

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import logging
 import re
 import secrets
 import shutil
@@ -12,8 +13,9 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
+from solvers.tensor.scan import Scan, Tell
 from worker.config import Configuration
-from worker.errors import CorruptFile, NotFound
+from worker.errors import CorruptFile, NotFound, StoreFull, StoreUnavailable
 from worker.store.files import (
     atomic_write,
     flush_all,
@@ -30,6 +32,7 @@ from worker.store.job_folder import JobFolder
 from worker.store.npy_validation import open_array
 from worker.store.protocol import IsUnused, OpenFile, Store, StoredItem
 from worker.store.uploads import LocalUpload, kept_digest
+from worker.store.verification import LEAST_BYTES, FileIdentity, Verified, verify
 
 PLAIN = re.compile(r"[A-Za-z0-9-]{1,64}")
 # An upload that was begun just now may not be locked yet.
@@ -37,12 +40,14 @@ UNLOCKED_SECONDS = 60.0
 # No living attempt leaves a file that it is writing untouched for so long.
 WRITING_SECONDS = 3600.0
 KINDS = ("tensors", "jobs", "uploads")
+log = logging.getLogger("ncp.store")
 
 
 class LocalStore(Store):
     """`tensors/<sha256>.npy`, `jobs/<id>/` and `uploads/` below one folder, private to the server's account.
 
-    `tensors/<sha256>.json` is the summary of a tensor, if anybody has asked for it.
+    `tensors/<sha256>.json` is the summary of a tensor, if anybody has asked for it; `tensors/<sha256>.verified` says
+    when a large one was read and found intact, and what it holds.
     """
 
     def __init__(self, root: Path, create: bool = True, deferred: bool = False) -> None:
@@ -57,7 +62,8 @@ class LocalStore(Store):
     # Tensors
 
     def upload(self) -> LocalUpload:
-        return LocalUpload(self._uploads / secrets.token_hex(8), self._tensors, self._lock, self.remove_tensor)
+        path = self._uploads / secrets.token_hex(8)
+        return LocalUpload(path, self._tensors, self._lock, self.remove_tensor, self.remember_tensor)
 
     def open_tensor(self, sha256: str) -> NDArray[Any]:
         """A read-only memory map."""
@@ -91,13 +97,47 @@ class LocalStore(Store):
                 digest = hashlib.sha256(content).hexdigest().encode()
                 atomic_write(self._summary_path(sha256), digest + b"\n" + content)
 
-    def check_tensor(self, sha256: str) -> None:
-        """Compare the bytes with their digest: a disk may spoil them, or a person."""
+    def verify_tensor(self, sha256: str, threads: int | None = None, tell: Tell = lambda share: None) -> Scan | None:
+        """Compare the bytes with their digest: a disk may spoil them, or a person. An unchanged file is read once."""
         path = self.tensor_path(sha256)
         with translate_disk_errors():
-            intact = not path.is_file() or sha256_of(path) == sha256
+            if not path.is_file():
+                return None
+            file = FileIdentity.of(path)
+            if file.nbytes < LEAST_BYTES:
+                intact, found = sha256_of(path) == sha256, None
+            else:
+                remembered = self._verified(sha256)
+                if remembered is not None and remembered.holds_for(file):
+                    return remembered.known
+                found = verify(path, sha256, threads, tell)
+                intact = found is not None
         if not intact:
             raise CorruptFile(f"the stored tensor {sha256} was altered since it was uploaded")
+        if found is None:
+            return None
+        self.remember_tensor(sha256, found)
+        return found.scan
+
+    def _verified(self, sha256: str) -> Verified | None:
+        try:
+            return Verified.from_bytes(self._verified_path(sha256).read_bytes(), sha256)
+        except FileNotFoundError:
+            return None
+
+    def remember_tensor(self, sha256: str, found: Verified) -> None:
+        """Under the lock, as a summary; not flushed: what a power cut spoils is not believed, and found again.
+
+        Without room on the disk, too, the next attempt reads the file again.
+        """
+        if found.file.nbytes < LEAST_BYTES or not found.file.is_telling:
+            return
+        try:
+            with locked(private_file(self._lock), shared=True):
+                if self.tensor_path(sha256).is_file():
+                    atomic_write(self._verified_path(sha256), found.to_bytes(sha256), flush=False)
+        except (StoreFull, StoreUnavailable) as error:
+            log.warning("tensor %s: that it is intact was not remembered: %s", sha256, error)
 
     def remove_tensor(self, sha256: str, is_unused: IsUnused) -> bool:
         """Under the lock: an upload of the same bytes, which may be adding its record just now, holds it until then."""
@@ -105,6 +145,7 @@ class LocalStore(Store):
             if not is_unused(sha256):
                 return False
             self._summary_path(sha256).unlink(missing_ok=True)
+            self._verified_path(sha256).unlink(missing_ok=True)
             self.tensor_path(sha256).unlink(missing_ok=True)
             return True
 
@@ -113,6 +154,9 @@ class LocalStore(Store):
 
     def _summary_path(self, sha256: str) -> Path:
         return self.tensor_path(sha256).with_suffix(".json")
+
+    def _verified_path(self, sha256: str) -> Path:
+        return self.tensor_path(sha256).with_suffix(".verified")
 
     # Jobs
 
@@ -149,7 +193,7 @@ class LocalStore(Store):
 
     def interrupted_writes(self) -> list[StoredItem]:
         """Not what was collected of a history: one piece may come long after the other."""
-        hidden = [*self._jobs.glob(".*"), *self._jobs.glob("[!.]*/.*"), *self._tensors.glob(".*.json.*")]
+        hidden = [*self._jobs.glob(".*"), *self._jobs.glob("[!.]*/.*"), *self._tensors.glob(".*.*.*")]
         found = [path for path in hidden if path.name not in COLLECTED]
         return [self._item(path) for path in found if _is_older(path, WRITING_SECONDS)]
 

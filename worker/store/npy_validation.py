@@ -71,13 +71,13 @@ class Facts:
     negative: int
 
 
-def inspect(path: Path, threads: int | None = None) -> Facts:
+def inspect(path: Path, threads: int | None = None) -> tuple[Facts, Scan]:
     """Check that the file is a tensor, and describe it, with how many entries are NaN or negative. Else BadTensor."""
     tensor = open_array(path)
     with Threads(threads) as pool, single_threaded_blas():
         found = scan(tensor, pool)
     _check_entries(found)
-    return Facts(
+    facts = Facts(
         shape=tensor.shape,
         dtype=tensor.dtype.name,
         min=found.minimum,
@@ -86,6 +86,7 @@ def inspect(path: Path, threads: int | None = None) -> Facts:
         missing=found.nan.count,
         negative=found.negative.count,
     )
+    return facts, found
 
 
 def open_array(path: Path) -> NDArray[Any]:

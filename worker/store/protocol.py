@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from solvers import Diagnostics, State
 from solvers.tensor.products import Array
+from solvers.tensor.scan import Scan, Tell
 from worker.contract import Event, Export, JobResult, Progress, Source
 from worker.store.npy_validation import Facts
 
@@ -150,8 +151,11 @@ class Store(Protocol):
     def save_summary(self, sha256: str, content: bytes) -> None:
         """Keep what was computed of a tensor for as long as the tensor itself. Nothing if that is gone."""
 
-    def check_tensor(self, sha256: str) -> None:
-        """CorruptFile if the bytes are no longer those that were uploaded."""
+    def verify_tensor(self, sha256: str, threads: int | None = None, tell: Tell = ...) -> Scan | None:
+        """CorruptFile if the bytes are no longer those that were uploaded. What a scan finds in them, if it was made.
+
+        `tell` hears what share of them was read.
+        """
 
     def remove_tensor(self, sha256: str, is_unused: IsUnused) -> bool:
         """Remove the bytes unless a record names them: `is_unused` is asked while no upload can be kept."""

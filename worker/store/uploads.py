@@ -9,39 +9,69 @@ from pathlib import Path
 from types import TracebackType
 
 from worker.errors import BadTensor
-from worker.store.files import fsync_folder, locked, open_private, private_file, translate_disk_errors
+from worker.store.files import (
+    fsync_folder,
+    locked,
+    open_private,
+    private_file,
+    start_writing_back,
+    translate_disk_errors,
+)
 from worker.store.npy_validation import Facts, inspect, read_header
 from worker.store.protocol import IsUnused, Upload
+from worker.store.verification import FileIdentity, Verified
+
+# A smaller chunk is hashed sooner than a thread is woken.
+LARGE_CHUNK = 1 << 18
+# Bytes between two requests to begin writing to the disk.
+WRITE_BACK_BYTES = 1 << 24
 
 
 class LocalUpload(Upload):
     """A file in the folder of uploads; a lock on it says that it has a writer."""
 
     def __init__(
-        self, path: Path, tensors: Path, lock: Path, remove_content: Callable[[str, IsUnused], object]
+        self,
+        path: Path,
+        tensors: Path,
+        lock: Path,
+        remove_content: Callable[[str, IsUnused], object],
+        remember: Callable[[str, Verified], None],
     ) -> None:
         self._path = path
         self._tensors = tensors
         self._lock = lock
         self._remove_content = remove_content
+        self._remember = remember
         self._open = ExitStack()  # the file, the marker and their locks
         self._keeping = ExitStack()  # the lock under which no content is removed
         self._marker: Path | None = None
         self._digest = hashlib.sha256()
+        self._hasher = ThreadPoolExecutor(1, "hash")
         self.nbytes = 0
 
     def __enter__(self) -> "LocalUpload":
         with translate_disk_errors():
             self._file = self._open.enter_context(os.fdopen(open_private(self._path), "wb", buffering=0))
         self._open.enter_context(locked(self._path))
+        self._open.enter_context(self._hasher)
         return self
 
     def write(self, chunk: bytes | memoryview) -> None:
-        with translate_disk_errors():
-            view = memoryview(chunk)
-            while view:
-                view = view[self._file.write(view) :]
-        self._digest.update(chunk)
+        """Write and hash it, side by side; what was written before is on its way to the disk meanwhile."""
+        hashed = self._hasher.submit(self._digest.update, chunk) if len(chunk) >= LARGE_CHUNK else None
+        try:
+            with translate_disk_errors():
+                view = memoryview(chunk)
+                while view:
+                    view = view[self._file.write(view) :]
+        finally:  # the caller may use its buffer again
+            if hashed is None:
+                self._digest.update(chunk)
+            else:
+                hashed.result()
+        if self.nbytes // WRITE_BACK_BYTES < (self.nbytes + len(chunk)) // WRITE_BACK_BYTES:
+            start_writing_back(self._file.fileno())
         self.nbytes += len(chunk)
 
     @property
@@ -56,12 +86,13 @@ class LocalUpload(Upload):
         read_header(self._path)  # what is not a tensor at all is refused before anything is flushed
         with translate_disk_errors(), ThreadPoolExecutor(1) as thread:
             flushed = thread.submit(os.fsync, self._file.fileno())  # while the entries are read
-            facts = inspect(self._path, threads)
+            facts, found = inspect(self._path, threads)
             flushed.result()
             self._keeping.enter_context(locked(private_file(self._lock), shared=True))
             self._leave_marker(sha256)
             self._path.rename(self._tensors / f"{sha256}.npy")
             fsync_folder(self._tensors)
+        self._remember(sha256, Verified.now(FileIdentity.of(self._file.fileno()), found))
         return sha256, facts
 
     def _leave_marker(self, sha256: str) -> None:

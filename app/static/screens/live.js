@@ -16,6 +16,7 @@ import { link } from "../router.js";
 const LOOK_AT_FACTORS = 5000; // milliseconds between two looks for a new checkpoint
 const LARGEST_FACTORS = 2e6; // entries; of more, the components are counted at the end only
 const PHASES = { preparing: "preparing", start: "trying starts", compressed: "compressed", single: "single precision", exact: "exact", diagnosing: "diagnosing" };
+const STEPS = { check: "checking the stored tensor", scan: "scanning the tensor", weights: "finding the sparsity", start: "making the start", compress: "compressing the tensor", single: "copying in single precision", sweep: "first sweep" };
 const REASONS = {
   tolerance: "the change fell below the tolerance", max_iterations: "it reached its number of iterations", max_seconds: "it reached its time limit", cancelled: "it was cancelled",
   exact: "one exact fit, nothing to iterate",
@@ -67,7 +68,8 @@ export async function show({ main, parameters: { id }, signal }) {
   follow(`${path}/events`, {
     signal, after: series.last ? `${series.last}-0` : null,
     onevent({ kind, data }) {
-      if (kind === "progress") series.push(data);
+      if (kind === "progress") { series.push(data); if (job.preparing) job = { ...job, phase: data.phase, preparing: null }; }
+      else if (kind === "preparing") job = { ...job, phase: "preparing", preparing: data };
       else if (kind === "end") { job = data; replace(outcome, outcomeNotes(job)); }
       else refresh();
       tell();
@@ -87,6 +89,8 @@ async function partial(path, job, tensor, signal) {
   return { iteration, count: componentsOf(factors, job.settings, tensor.norm).length, sparsity: sparsityOf(factors, job.settings.sparsity_threshold) };
 }
 
+const preparation = ({ step, share }) => `${STEPS[step] ?? step}${share > 0 ? `, ${percent(share, 0)}` : ""}`;
+
 function tiles(job, series, alive) {
   const at = series.length - 1;
   const { result, settings } = job;
@@ -99,7 +103,7 @@ function tiles(job, series, alive) {
   const zero = result ? mean(result.sparsity.relative_per_mode) : alive?.sparsity;
   return [
     job.state === "queued" && ["Place in the queue", job.queue_position ?? "–", "1 is next"],
-    job.state === "running" && ["Phase", PHASES[job.phase] ?? job.phase],
+    job.state === "running" && ["Phase", PHASES[job.phase] ?? job.phase, job.preparing && preparation(job.preparing)],
     ["Iteration", at < 0 ? "–" : whole(series.iteration[at]), live && at > 20 ? `${number((at - Math.max(0, at - 200)) / (series.seconds[at] - series.seconds[Math.max(0, at - 200)] || NaN), 3)} per second` : null],
     ["Objective", at < 0 ? "–" : number(result?.objective ?? series.objective[at], 6)],
     ["Relative error", at < 0 ? "–" : number(error), at < 0 ? null : `fit ${percent(1 - error, 2)}`],

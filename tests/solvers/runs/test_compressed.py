@@ -15,7 +15,8 @@ from solvers.bcd.loop import maybe_compress
 from solvers.settings import Accelerate
 from solvers.tensor.compressed import compress
 from solvers.tensor.products import Array
-from solvers.tensor.threads import Threads
+from solvers.tensor.scan import scan
+from solvers.tensor.threads import Threads, single_threaded_blas
 from solvers.tensor.validation import Precision, prepare_tensor
 from tests.solvers.literal import model, mttkrp, objective, relative_error
 from tests.solvers.problems import Layout, is_squared, per_mode, planted, problem_of, start
@@ -199,3 +200,34 @@ def test_multiplicative_updates_refuse_a_compressed_tensor() -> None:
 def test_the_clock_counts_the_compression() -> None:
     state = next(sweeps(X, asked()))
     assert state.history.seconds[0] > state.preparation_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("accelerate", "steps"),
+    [("compress", ["scan", "start", "compress", "sweep"]), ("none", ["scan", "start", "sweep"])],
+)
+def test_how_far_the_first_sweep_is_prepared_is_told_in_order(accelerate: Accelerate, steps: list[str]) -> None:
+    told: list[tuple[str, float]] = []
+    states = sweeps(X, asked(accelerate=accelerate), report=lambda *what: told.append(what))
+    next(states)
+    assert list(dict.fromkeys(step for step, _ in told)) == steps
+    assert told == sorted(told, key=lambda what: (steps.index(what[0]), what[1]))
+    before = len(told)
+    next(states)
+    assert len(told) == before
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_scan_that_is_known_changes_no_bit(order: Any, precision: Precision, masked: bool) -> None:
+    """Nor does it count where the entries are converted or masked: there it is of other entries."""
+    tensor = np.asarray(X, order=order)
+    mask = np.ones(X.shape, bool)
+    mask[1, 2, 3] = not masked
+    settings = asked(precision=precision, accelerate="auto", stop={"max_iterations": 4})
+    with Threads(2) as pool, single_threaded_blas():
+        known = scan(tensor, pool)
+    first, second = (list(sweeps(tensor, settings, mask=mask, known=found))[-1] for found in (None, known))
+    assert same_bits(first.factors, second.factors)
+    assert first.history.objective == second.history.objective

@@ -9,6 +9,7 @@ local SEQUENCE, SERVED, SERVING = 'ncp:sequence', 'ncp:served', 'ncp:serving'
 local QUEUED, COUNTS = 'ncp:queued', 'ncp:counts' -- since when each job waits; what has happened so often
 local OWNERS, WORKERS, DISCARDED = 'ncp:owners', 'ncp:workers', 'ncp:discarded'
 local UPLOADS = 'ncp:uploads' -- what each running upload has reserved
+local PREPARING = 'ncp:preparing' -- how far jobs have lately been in preparing their first sweep, for whoever watches now
 
 local function now()
   local time = redis.call('TIME')
@@ -174,7 +175,7 @@ local function leave_worker(id)
   redis.call('SREM', key('running', field(id, 'owner')), id)
   local batch = field(id, 'batch')
   if batch then redis.call('SREM', key('batch', batch), id) end
-  redis.call('HDEL', key('job', id), 'phase', 'batch')
+  redis.call('HDEL', key('job', id), 'phase', 'preparing', 'batch')
 end
 
 -- What a live job needs cannot be deleted: its tensor and mask, and the jobs whose factors it starts from or keeps.

@@ -16,6 +16,8 @@ OWNERS = PREFIX + "owners"
 DISCARDED = PREFIX + "discarded"
 # What each running upload has reserved.
 UPLOADS = PREFIX + "uploads"
+# How far jobs have lately been in preparing their first sweep: a short stream for whoever watches now.
+PREPARING = PREFIX + "preparing"
 # Which worker has the turn to clean up; the name is older than the word.
 TIDIED = PREFIX + "tidied"
 # What Celery keeps in the same Redis.

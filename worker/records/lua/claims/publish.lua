@@ -13,6 +13,7 @@ for place = 3, #ARGV, 2 do
 end
 if last then
   set(id, 'published', published, 'progress', last, 'changes', 0)
+  redis.call('HDEL', key('job', id), 'preparing')
   tally('iterations', fresh)
 end
 return field(id, 'cancel_requested') == '1' and 'cancel_requested' or 'held'
