@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.bcd.initial import SVD_OVERSAMPLES
-from solvers.bcd.starts import finalists
+from solvers.bcd.starts.initial import SVD_OVERSAMPLES
+from solvers.bcd.starts.trials import finalists
 from solvers.diagnostics import LARGEST_CORE, LONGEST_ROW, PART
 from solvers.settings import Settings
 from solvers.tensor.compressed import sketch_bytes

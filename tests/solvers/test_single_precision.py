@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from solvers import METHODS, InvalidInput, Settings, State, estimate_memory, solve, sweeps, synthetic
-from solvers.bcd.loop import MOST_SINGLE, pays_in_single
+from solvers.bcd.phases import MOST_SINGLE, pays_in_single
 from solvers.settings import Accelerate
 from solvers.tensor.compressed import sketch_bytes
 from solvers.tensor.dense import SINGLE_BYTES, Positive, Tensor

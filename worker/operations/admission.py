@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from solvers import METHODS, InvalidInput, Settings, estimate_memory
-from solvers.bcd.initial import check_fixed
+from solvers.bcd.starts.initial import check_fixed
 from solvers.bcd.weights import per_mode
 from solvers.settings import Number, Whole
 from solvers.tensor.scan import Booleans

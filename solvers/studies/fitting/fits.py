@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.bcd.initial import nonnegative_normal
+from solvers.bcd.starts.initial import nonnegative_normal
 from solvers.metrics import weights
 from solvers.studies.noise import Clipped, Counts, Noise, NoiseKind
 from solvers.tensor.contraction import split_point

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from solvers import METHODS, Settings, State, estimate_memory, solve, sweeps, synthetic
-from solvers.bcd.loop import maybe_compress
+from solvers.bcd.phases import maybe_compress
 from solvers.settings import Accelerate
 from solvers.tensor.compressed import compress
 from solvers.tensor.products import Array

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from solvers import InvalidInput, Settings, estimate_memory, metrics, solve, synthetic
-from solvers.bcd.initial import starting_factors
+from solvers.bcd.starts.initial import starting_factors
 from solvers.tensor.products import Array, Float64
 from solvers.tensor.threads import Threads
 from solvers.tensor.validation import prepare_tensor

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from solvers import Settings, Stop, solve, synthetic
 from solvers.bcd.objective import measure_from_scratch
-from solvers.bcd.regrow import regrow
+from solvers.bcd.starts.regrow import regrow
 from solvers.bcd.weights import beta_for
 from solvers.tensor.products import Float64
 from solvers.tensor.threads import Threads

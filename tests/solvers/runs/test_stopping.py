@@ -90,7 +90,7 @@ def test_the_clock_stands_while_the_objective_is_measured(monkeypatch: pytest.Mo
             pass
         return measure(*arguments)
 
-    monkeypatch.setattr("solvers.bcd.loop.measure", slow)
+    monkeypatch.setattr("solvers.bcd.sweep.measure", slow)
     result = solve(X, Settings(rank=3, method="apg", stop={"tolerance": 0.0, "max_iterations": 5}), threads=1)
     assert result.seconds < 0.5
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from solvers.bcd.initial import is_from_singular_vectors, starting_factors
 from solvers.bcd.problem import Problem
-from solvers.bcd.regrow import regrow
 from solvers.bcd.search import Candidate, Search, Stage, StartOutcome
+from solvers.bcd.starts.initial import is_from_singular_vectors, starting_factors
+from solvers.bcd.starts.regrow import regrow
 from solvers.bcd.state import Momentum, State
 from solvers.bcd.stopping import has_flattened, limit_reached
 from solvers.block import Memory

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.bcd.initial import nonnegative_normal
 from solvers.bcd.objective import Score, measure_from_scratch
 from solvers.bcd.problem import Problem
 from solvers.bcd.scaling import best_scales
+from solvers.bcd.starts.initial import nonnegative_normal
 from solvers.bcd.weights import beta_for
 from solvers.kernels.rows import update_rows
 from solvers.metrics import DEAD_SHARE, weights

@@ -1,0 +1,145 @@
+"""Phases before the exact sweeps: the same iterations on a compressed tensor, or on a copy in single precision."""
+
+import math
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from solvers.bcd.objective import measure_from_scratch
+from solvers.bcd.problem import Problem
+from solvers.bcd.scaling import OutOfRange, check_overflow, column_sizes
+from solvers.bcd.starts.trials import settled
+from solvers.bcd.state import Momentum, Report, State
+from solvers.bcd.stopping import limit_reached
+from solvers.bcd.sweep import iterate
+from solvers.errors import InvalidInput
+from solvers.tensor.compressed import LARGEST_LOSS, Compressed, compress, is_worthwhile, sketch_bytes
+from solvers.tensor.dense import SINGLE_BYTES, Tensor
+from solvers.tensor.products import Array
+from solvers.tensor.scan import Tell
+from solvers.tensor.threads import Threads, single_threaded_blas
+from solvers.tensor.validation import LARGEST_NORM
+
+# Entries of a tensor that auto copies to single precision, at least and at most: fewer are swept quickly anyway, and a
+# copy of more than 256 MB should be asked for.
+FEWEST_SINGLE, MOST_SINGLE = 1 << 20, 1 << 26
+
+
+def compressed_phase(
+    X: Tensor, problem: Problem, state: State, pool: Threads, report: Report
+) -> Generator[State, None, State]:
+    """The same iterations on a compressed tensor until they would stop; returns where the exact ones go on."""
+    started = time.perf_counter()
+    with single_threaded_blas():
+        small = maybe_compress(X, problem, pool, precise=state.format > 1, tell=partial(report, "compress"))
+    report("sweep", 0.0)
+    if not state.history:
+        spent = time.perf_counter() - started
+        state = replace(state, preparation_seconds=state.preparation_seconds + spent)
+    while small is not None and state.phase == "compressed" and state.stop_reason is None:
+        state = iterate(small, problem, state, pool)
+        if state.stop_reason is not None:
+            state = _switch_to_exact(X, problem, state)
+        yield state
+    return state if small is not None else replace(state, phase="single" if problem.tries_single else "exact")
+
+
+def maybe_compress(
+    tensor: Tensor, problem: Problem, threads: Threads, precise: bool = True, tell: Tell | None = None
+) -> Compressed | None:
+    """The compressed tensor if it was asked for, or if its shape and what it leaves out promise a gain."""
+    rank = problem.settings.rank
+    if problem.settings.accelerate == "compress":
+        return compress(tensor, rank, threads, precise=precise, tell=tell)
+    pays = is_worthwhile(tensor.shape, rank, tensor.observed.constant)
+    return compress(tensor, rank, threads, LARGEST_LOSS, precise, tell) if pays else None
+
+
+def single_phase(
+    X: Tensor, problem: Problem, state: State, pool: Threads, report: Report
+) -> Generator[State, None, State]:
+    """The same iterations on a copy in single precision, likewise."""
+    started = time.perf_counter()
+    exact, state = state, replace(state, factors=_in_single_precision(state.factors))
+    if not state.history and not (pays_in_single(X, problem) and _is_in_range(state.factors)):
+        return replace(exact, phase="exact")
+    report("single", 0.0)
+    copy = X.in_single_precision()
+    report("sweep", 0.0)
+    if not state.history:
+        spent = time.perf_counter() - started
+        state = replace(state, preparation_seconds=state.preparation_seconds + spent)
+    while state.phase == "single" and state.stop_reason is None:
+        try:
+            state = iterate(copy, problem, state, pool)
+        except OutOfRange:  # of single precision; in double it may go on
+            return _switch_to_exact(X, problem, state) if state.history else replace(exact, phase="exact")
+        if state.stop_reason is not None:
+            state = _switch_to_exact(X, problem, state)
+        yield state
+    return state
+
+
+def pays_in_single(X: Tensor, problem: Problem) -> bool:
+    """Whether a copy in single precision was asked for, or promises a gain and takes no more room than a sketch."""
+    if X.dtype != np.float64:
+        return False
+    if problem.settings.accelerate == "float32":
+        return True
+    if _unfit_for_single(X, problem.has_fixed) is not None:
+        return False
+    size = math.prod(X.shape)
+    fits = SINGLE_BYTES * size <= sketch_bytes(X.shape, problem.settings.rank)
+    return FEWEST_SINGLE <= size <= MOST_SINGLE and fits
+
+
+def check_single(X: Tensor, has_fixed: bool) -> None:
+    """Refuse what a run in single precision cannot begin with."""
+    unfit = _unfit_for_single(X, has_fixed)
+    if unfit is not None:
+        raise InvalidInput("accelerate", f"float32 does not go with {unfit}", "give 'auto' or 'none'")
+
+
+def _unfit_for_single(X: Tensor, has_fixed: bool) -> str | None:
+    if X.gaps is not None:
+        return "missing entries, whose Grams take the time and are in double precision anyway"
+    if has_fixed:
+        return "fixed factors, which would be rounded"
+    largest = LARGEST_NORM[np.dtype(np.float32)]
+    return None if 1 / largest < X.norm < largest else f"a norm of {X.norm:.3g}, beyond its range"
+
+
+def _in_single_precision(factors: Sequence[Array]) -> tuple[Array, ...]:
+    with np.errstate(over="ignore"):  # what became infinite is found right after
+        return tuple(A.astype(np.float32, copy=False) for A in factors)
+
+
+def _is_in_range(factors: Sequence[Array]) -> bool:
+    """Whether the factors are those that single precision can go on with."""
+    try:
+        check_overflow([column_sizes(A) for A in factors], factors[0].dtype)
+    except OutOfRange:
+        return False
+    return True
+
+
+def _switch_to_exact(X: Tensor, problem: Problem, state: State) -> State:
+    """End the phase: measure its factors on the tensor itself. Convergence before does not end the run."""
+    reason, state = limit_reached(state), settled(state)
+    factors = [A.astype(X.dtype, copy=False) for A in state.factors]
+    with single_threaded_blas():
+        score = measure_from_scratch(X, problem, factors)
+    return replace(
+        state,
+        factors=tuple(factors),
+        history=state.history.corrected(score.objective, score.relative_error),
+        objective=score.objective,
+        momentum=Momentum(),
+        phase="exact",
+        compressed_until=state.iterations_in("compressed"),
+        single_until=state.iterations_in("single"),
+        stop_reason=reason,
+    )

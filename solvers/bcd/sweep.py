@@ -1,0 +1,194 @@
+"""One iteration: a sweep over the modes, repeated where the objective rose, measured and recorded."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from solvers.bcd.objective import Score, measure, rounding_noise, squared_error
+from solvers.bcd.problem import Problem
+from solvers.bcd.result import ZERO_IS_NOT_BEST
+from solvers.bcd.scaling import check_overflow, column_sizes, rescaled, scales_after_sweep
+from solvers.bcd.starts.regrow import largest_useful_beta, regrow
+from solvers.bcd.starts.trials import begin, is_too_faint, proceed
+from solvers.bcd.state import Momentum, State, StopReason
+from solvers.bcd.stopping import limit_reached, stop_reason
+from solvers.block import Memory
+from solvers.methods import Update
+from solvers.metrics import weights
+from solvers.tensor.products import Array
+from solvers.tensor.protocol import Modes, Partial, TensorLike
+from solvers.tensor.threads import Threads, single_threaded_blas
+
+# Sweeps without β before a start that is too faint for it.
+FREE_SWEEPS = 5
+
+# Extrapolation between sweeps: the weight grows after a step that helped, up to 1, and shrinks after one that did not.
+GROW, FURTHEST, SHRINK = 1.1, 1.0, 1.5
+
+
+class Step(NamedTuple):
+    """What one sweep leaves behind."""
+
+    factors: list[Array]
+    memory: list[Memory]
+    squared_error: float
+
+
+class First(NamedTuple):
+    """What a sweep begins with: the first contraction of the tensor, and of what is observed of it."""
+
+    entries: Partial
+    observed: Partial | None
+
+    @classmethod
+    def of(cls, X: TensorLike, problem: Problem, factors: Sequence[Array]) -> "First":
+        order = sweep_order(X, problem)
+        return cls(X.first_contraction(factors, order), X.observed.first_contraction(factors, order))
+
+
+def iterate(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
+    """One iteration: a sweep, repeated without extrapolation if the objective rose, then measured and recorded."""
+    method = problem.method
+    with single_threaded_blas():
+        started = time.perf_counter()
+        is_new = state.search is not None and state.search.pending == "start"
+        state = begin(X, problem, state)
+        if is_new and is_too_faint(X, problem, state):
+            state = replace(state, factors=_swept_free(X, problem, state.factors, pool))
+        beyond = _extrapolated(problem, state)
+        first = First.of(X, problem, beyond or state.factors)
+        step = sweep_modes(X, problem, beyond or state.factors, state.memory, first, method.update, pool)
+        seconds = time.perf_counter() - started
+        score = measure(X, problem, step.factors, step.squared_error)
+        rose = score.objective > state.objective + _noise(X, state, score)
+        if rose and (beyond is not None or method.fallback is not None):
+            started = time.perf_counter()
+            if beyond is not None:
+                first = First.of(X, problem, state.factors)
+            step = sweep_modes(X, problem, state.factors, state.memory, first, method.fallback or method.update, pool)
+            seconds += time.perf_counter() - started
+            score = measure(X, problem, step.factors, step.squared_error)
+        momentum = _next_momentum(problem, state, beyond is not None, rose)
+        recorded = _record(X, problem, state, step, score, momentum, state.seconds + seconds)
+        noise = _noise(X, state, score)
+        after = _timed(recorded, lambda state: _explained(X, problem, proceed(X, problem, state, noise, pool), pool))
+        return after if after.stop_reason is not None else replace(after, stop_reason=limit_reached(after))
+
+
+def _swept_free(X: TensorLike, problem: Problem, factors: Sequence[Array], pool: Threads) -> tuple[Array, ...]:
+    """The factors after a few sweeps without β: no iterations of this problem, so they have no line in the history."""
+    free = replace(problem, beta=(0.0,) * len(problem.beta))
+    memory = [Memory()] * len(factors)
+    for _ in range(FREE_SWEEPS):
+        first = First.of(X, free, factors)
+        factors, memory, _error = sweep_modes(X, free, factors, memory, first, free.method.update, pool)
+    return tuple(factors)
+
+
+def _extrapolated(problem: Problem, state: State) -> tuple[Array, ...] | None:
+    """The factors, carried on in the direction that the last sweep took; None where there was none."""
+    previous, weight = state.momentum.previous, state.momentum.weight
+    if not problem.extrapolates or previous is None:
+        return None
+    return tuple(
+        np.maximum(0, A + A.dtype.type(weight) * (A - before)) if mode in problem.free else A
+        for mode, (A, before) in enumerate(zip(state.factors, previous, strict=True))
+    )
+
+
+def _next_momentum(problem: Problem, state: State, went_beyond: bool, rose: bool) -> Momentum:
+    """Go further while that helps, less far after a step that did not."""
+    if not problem.extrapolates:
+        return state.momentum
+    weight = state.momentum.weight
+    if went_beyond:
+        weight = weight / SHRINK if rose else min(FURTHEST, GROW * weight)
+    return Momentum(state.factors, weight)
+
+
+def sweep_order(X: TensorLike, problem: Problem) -> Modes:
+    """The free modes in turn: from the first on, as in the paper; or, if factors change between sweeps, as X likes."""
+    changes = problem.settings.rescale or problem.extrapolates
+    if not changes or X.observed.count is not None:
+        return problem.free
+    return tuple(mode for mode in X.cycle if mode in problem.free)
+
+
+def _noise(X: TensorLike, state: State, score: Score) -> float:
+    return rounding_noise(X, score.relative_error, state.format)
+
+
+def reason_to_stop(X: TensorLike, problem: Problem, state: State) -> StopReason | None:
+    noise = rounding_noise(X, state.history.relative_error[-1], state.format)
+    return stop_reason(state, noise, problem.method.monotone and state.format > 1)
+
+
+def _explained(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
+    """At an end where every component is zero: the largest β that leaves one, and whether zero is really the best."""
+    if state.stop_reason != "tolerance" or not (any(problem.beta) and problem.can_regrow):
+        return state
+    if state.objective < X.norm**2 / 2 or weights(state.factors).any():
+        return state
+    has_tried = state.search is not None and state.search.regrow
+    better = None if has_tried else regrow(X, problem, state.factors, state.objective, (1, 0), pool)
+    if better is None:
+        return replace(state, largest_beta=largest_useful_beta(X, problem, pool))
+    fall = f"one component lowers the objective from {state.objective:.6g} to {better.score.objective:.6g}"
+    note = f"{ZERO_IS_NOT_BEST}: {fall}; set regrow, which the recommended preset does"
+    return replace(state, notes=(*state.notes, note))
+
+
+def _timed(state: State, work: Callable[[State], State]) -> State:
+    """The state that the work makes of this one, its seconds on the clock."""
+    started = time.perf_counter()
+    after = work(state)
+    spent = time.perf_counter() - started
+    return after if after is state else replace(after, history=after.history.with_last_seconds(state.seconds + spent))
+
+
+def sweep_modes(
+    X: TensorLike,
+    problem: Problem,
+    start: Sequence[Array],
+    remembered: Sequence[Memory],
+    first: First,
+    update: Update,
+    pool: Threads,
+) -> Step:
+    """Every mode in turn: form its block from the freshest factors, update its factor."""
+    factors, memory = list(start), list(remembered)
+    sizes = [column_sizes(A) for A in factors]
+    order = sweep_order(X, problem)
+    products = X.sweep(factors, first.entries, order)
+    grams = X.observed.grams(factors, first.observed, order)
+    for (mode, M), G in zip(products, grams, strict=False):  # both go on when the factor of the mode is replaced
+        block = problem.block(mode, G, M, pool, single=X.dtype == np.float32)
+        A = factors[mode].astype(np.float64, copy=False)
+        A, memory[mode] = update(A, block, memory[mode])
+        sizes[mode] = column_sizes(A)
+        check_overflow(sizes, X.dtype)
+        factors[mode] = A.astype(X.dtype, copy=False)
+    error = squared_error(X.norm, factors[mode], M, G.rows)
+    scales = scales_after_sweep(problem, factors, sizes)
+    if scales is not None:
+        factors, memory = rescaled(factors, memory, scales)
+    return Step(factors, memory, error)
+
+
+def _record(
+    X: TensorLike, problem: Problem, state: State, step: Step, score: Score, momentum: Momentum, seconds: float
+) -> State:
+    """The next state: the history one longer, and the reason to stop if there is one."""
+    trial = state.search.start if state.search and state.search.is_trial else None
+    swept = replace(
+        state,
+        factors=tuple(step.factors),
+        memory=tuple(step.memory),
+        momentum=momentum,
+        objective=score.objective,
+        history=state.history.plus(score.objective, score.relative_error, seconds, trial),
+    )
+    return replace(swept, stop_reason=reason_to_stop(X, problem, swept))
