@@ -154,12 +154,13 @@ def _aligned(rows: int, columns: int) -> Float64:
 
 @compiled
 def _solve_passive(
-    Q: Float64, c: Float64, passive: NDArray[np.bool_], x: Float64, U: Float64, chosen: NDArray[np.int64]
-) -> None:
-    """x ← the solution of Q_PP x_P = c_P, zero elsewhere; by elimination in the rows P of U.
+    Q: Float64, c: Float64, passive: NDArray[np.bool_], x: Float64, U: Float64, chosen: NDArray[np.int64], changed: int
+) -> int:
+    """x ← the solution of Q_PP x_P = c_P, zero elsewhere; by elimination in the rows P of U. Returns the length of P.
 
-    The other columns stay where they are and are eliminated along: that costs less than to move them. The last three
-    rows of U have the inverse pivots, the right-hand side and the factors of a row.
+    The other columns stay where they are and are eliminated along: that costs less than to move them. The last four
+    rows of U have the inverse pivots, the right-hand side, and the factors and the beginning of a row. Up to `changed`
+    P is that of the last call for this Q and c, and so are the rows of U.
     """
     rank, width = len(c), U.shape[1] // LANES
     step, line = 8 * U.shape[1], 8 * LANES
@@ -170,6 +171,9 @@ def _solve_passive(
     for j in range(rank):
         x[j] = 0.0
         if not passive[j]:
+            continue
+        if j < changed:
+            count += 1
             continue
         value = c[j]
         for k in range(count):
@@ -188,20 +192,19 @@ def _solve_passive(
         # So far x is zero up to j.
         rest = _dot(u0 + j * step + place * line, x0 + place * line, width - place)
         x[j] = (values[j] - rest) * pivots[j]
+    return count
 
 
 @compiled
-def _gradient(Q: Float64, c: Float64, x: Float64, y: Float64, U: Float64, chosen: NDArray[np.int64]) -> None:
-    """y ← Qx − c; U and `chosen` are overwritten."""
+def _gradient(
+    Q: Float64, c: Float64, x: Float64, y: Float64, U: Float64, chosen: NDArray[np.int64], count: int
+) -> None:
+    """y ← Qx − c; x is zero but for the first `count` chosen."""
     rank, width, step = len(c), Q.shape[1] // LANES, 8 * Q.shape[1]
-    start, factors = U[rank + 1], U[rank + 2]
+    factors, start = U[rank + 2], U[rank + 3]
     start[:rank] = -c
-    count = 0
-    for r in range(rank):
-        if x[r] != 0.0:
-            factors[count] = -x[r]
-            chosen[count] = r
-            count += 1
+    for k in range(count):
+        factors[k] = -x[chosen[k]]
     y0, s0, f0, p0, q0 = y.ctypes.data, start.ctypes.data, factors.ctypes.data, chosen.ctypes.data, Q.ctypes.data
     for first in range(0, width, MOST_VECTORS):
         place = 8 * LANES * first
@@ -230,9 +233,10 @@ def _active_set(
     The objective falls with every step. The cap is for rounding only; x is feasible and no worse than at the start.
     """
     rank = len(c)
+    changed = 0
     for _ in range(10 * rank + 100):
         for _ in range(rank + 1):
-            _solve_passive(Q, c, passive, trial, U, chosen)
+            count = _solve_passive(Q, c, passive, trial, U, chosen, changed)
             step, blocking = 1.0, -1
             for r in range(rank):
                 if passive[r] and trial[r] < 0:
@@ -241,12 +245,13 @@ def _active_set(
                         step, blocking = ratio, r
             if blocking < 0:
                 x[:] = trial
+                changed = rank
                 break
             for r in range(rank):
                 if passive[r]:
                     x[r] = 0.0 if r == blocking else max(0.0, x[r] + step * (trial[r] - x[r]))
-            passive[blocking] = False
-        _gradient(Q, c, x, y, U, chosen)
+            passive[blocking], changed = False, blocking
+        _gradient(Q, c, x, y, U, chosen, count)
         tolerance = _rounding(c, x)
         steepest = -1
         for r in range(rank):
@@ -254,7 +259,7 @@ def _active_set(
                 steepest = r
         if steepest < 0:
             return
-        passive[steepest] = True
+        passive[steepest], changed = True, min(changed, steepest)
 
 
 @compiled
@@ -274,15 +279,17 @@ def _pivoting(
     """
     rank = len(c)
     fewest, patience = rank + 1, PATIENCE
+    changed = 0
     for _ in range(rank + 20):
-        _solve_passive(Q, c, passive, x, U, chosen)
-        _gradient(Q, c, x, y, U, chosen)
+        count = _solve_passive(Q, c, passive, x, U, chosen, changed)
+        _gradient(Q, c, x, y, U, chosen, count)
         tolerance = _rounding(c, x)
-        wrong, last = 0, -1
+        wrong, last, changed = 0, -1, rank
         for r in range(rank):
             if (passive[r] and x[r] < 0) or (not passive[r] and y[r] < -tolerance):
                 wrong += 1
                 last = r
+                changed = min(changed, r)
         if wrong == 0:
             return True
         if wrong < fewest:
@@ -290,7 +297,7 @@ def _pivoting(
         elif patience > 0:
             patience -= 1
         else:
-            passive[last] = not passive[last]
+            passive[last], changed = not passive[last], last
             continue
         for r in range(rank):
             if passive[r]:
@@ -312,7 +319,7 @@ def active_set_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> Non
     rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)
     columns = _padded_length(rank)
-    own, U, vectors = _aligned(rank, columns), _aligned(rank + 3, columns), _aligned(3, columns)
+    own, U, vectors = _aligned(rank, columns), _aligned(rank + 4, columns), _aligned(3, columns)
     x, y, trial = vectors[0], vectors[1], vectors[2]
     for i in range(len(C)):
         if i == 0 or Q.ndim == 3:
@@ -329,7 +336,7 @@ def pivoting_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
     rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)
     columns = _padded_length(rank)
-    own, U, vectors = _aligned(rank, columns), _aligned(rank + 3, columns), _aligned(3, columns)
+    own, U, vectors = _aligned(rank, columns), _aligned(rank + 4, columns), _aligned(3, columns)
     x, y, trial = vectors[0], vectors[1], vectors[2]
     for i in range(len(C)):
         if i == 0 or Q.ndim == 3:
