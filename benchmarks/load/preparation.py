@@ -33,14 +33,14 @@ def measure(tell: Callable[[], object]) -> Iterator[Figure]:
         path = Path(folder) / "tensor.npy"
         np.save(path, np.random.default_rng(0).random(SHAPE, np.float32))
         with (
-            server(Path(folder) / "data", min_free_bytes=0, log_level="warning") as running,
+            server(Path(folder), min_free_bytes=0, log_level="warning") as running,
             http_client(running.address) as lab,
         ):
             tensor_id = _upload(lab, path)
             uploaded = _first(lab, tensor_id)
             firsts, seconds = list[First](), list[First]()
             for _ in range(ROUNDS):
-                for note in (Path(folder) / "data" / "tensors").glob("*.verified"):
+                for note in (running.data / "tensors").glob("*.verified"):
                     note.unlink()
                 for found in (firsts, seconds):
                     found.append(_first(lab, tensor_id))
