@@ -71,5 +71,7 @@ METHODS_OF_FORMAT_1: Mapping[str, Method] = MappingProxyType(
         **METHODS,
         "als": replace(METHODS["als"], update=als.update_of_format_1),
         "hals": replace(METHODS["hals"], update=hals.update_of_format_1),
+        "anls-as": replace(METHODS["anls-as"], update=anls_as.update_of_format_1),
+        "anls-bpp": replace(METHODS["anls-bpp"], update=anls_bpp.update_of_format_1),
     }
 )
