@@ -29,6 +29,8 @@ export async function show({ main, parameters: { id }, signal }) {
   const plots = h("div", { class: "stack" });
   replace(main, h("div", { class: "heading" }, h("h1", {}, nameOf(study)), state, actions), h("section", { class: "card", "aria-label": "Progress" }, numbers), advice, grid, plots);
 
+  const deleting = new AbortController(); // what is being deleted is not looked at any more
+  const looking = AbortSignal.any([signal, deleting.signal]);
   let told = null;
   function draw() {
     const live = LIVE.includes(study.state);
@@ -37,7 +39,7 @@ export async function show({ main, parameters: { id }, signal }) {
       replace(state, h("span", { class: `state ${study.state}` }, study.cancel_requested && live ? "cancelling" : study.state));
       replace(actions, h("a", { class: "button", href: link("/new", { tensor: study.tensor_id, kind: study.kind }) }, "Another study"),
         live ? h("button", { type: "button", class: "danger", onclick: ({ target }) => { target.disabled = true; send("POST", `${path}/cancel`).then(() => announce("The study is being cancelled; what is done is kept")); } }, "Cancel")
-          : h("button", { type: "button", class: "danger", onclick: () => confirm("Delete this study?", `${nameOf(study)} and its ${count(study.runs.total, "run")} cannot be brought back.`, "Delete", () => send("DELETE", path)).then((done) => done && go("/studies")) }, "Delete"));
+          : h("button", { type: "button", class: "danger", onclick: () => confirm("Delete this study?", `${nameOf(study)} and its ${count(study.runs.total, "run")} cannot be brought back.`, "Delete", () => { deleting.abort(); return send("DELETE", path); }).then((done) => done && go("/studies")) }, "Delete"));
       told = study.state;
       if (!live) replace(plots, plotsCard(path, study));
     }
@@ -48,16 +50,16 @@ export async function show({ main, parameters: { id }, signal }) {
   }
 
   async function refresh() {
-    const found = await getJson(path, { signal });
+    const found = await getJson(path, { signal: looking });
     if (LIVE.includes(found.state) && !LIVE.includes(study.state)) return; // asked before the end, answered after it
     study = found;
     draw();
   }
   let timer = null;
   const soon = () => { timer ??= setTimeout(() => { timer = null; refresh(); }, REFRESH); };
-  signal.addEventListener("abort", () => clearTimeout(timer));
+  looking.addEventListener("abort", () => clearTimeout(timer));
   draw();
-  if (LIVE.includes(study.state)) follow(`${path}/events`, { signal, onevent: soon }).then(() => !signal.aborted && refresh());
+  if (LIVE.includes(study.state)) follow(`${path}/events`, { signal: looking, onevent: soon }).then(() => !looking.aborted && refresh());
 }
 
 function progress(study) {
