@@ -25,9 +25,10 @@ from solvers.diagnostics import diagnose
 from solvers.errors import AdviceWarning, InvalidInput
 from solvers.settings import Settings, Stop
 from solvers.tensor.dense import Positive, Tensor
+from solvers.tensor.missing.observed import products_over_observed
 from solvers.tensor.protocol import Gram
 from solvers.tensor.scan import Scan
-from solvers.tensor.thin.products import ProductsOfFormat1, products_with
+from solvers.tensor.thin.products import ProductsOfFormat1
 from solvers.tensor.threads import Threads, single_threaded_blas
 from solvers.tensor.validation import prepare_tensor
 
@@ -117,7 +118,7 @@ def _prepare(
     with single_threaded_blas():
         report("scan", 0.0)
         is_of_format_1 = resume is not None and resume.format == 1
-        products_of = ProductsOfFormat1 if is_of_format_1 else products_with
+        products_of = ProductsOfFormat1 if is_of_format_1 else products_over_observed
         kinds, tell = (settings.missing, settings.negative, settings.rank), partial(report, "scan")
         X = prepare_tensor(tensor, settings.precision, pool, mask, *kinds, products_of, known, tell)
         if settings.accelerate == "compress" and not X.observed.constant:

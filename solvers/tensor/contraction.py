@@ -66,32 +66,30 @@ def block_sizes(lengths: Sequence[int], split: Split) -> tuple[int, int, int]:
 class Blocks:
     """The entries as before × inner × after, and products with a part of them."""
 
-    is_plain = True  # every entry is read as it is stored
-
     def __init__(self, stored: Array, split: Split) -> None:
         self.shape = block_sizes(stored.shape, split)
         self.dtype: np.dtype[Any] = stored.dtype
-        self._entries = stored.reshape(self.shape)
+        self.entries = stored.reshape(self.shape)  # as they are stored
 
     def tile(self, place: Place) -> Array:
         """The entries of a place."""
-        return self._entries[place]
+        return self.entries[place]
 
     def residual(self, place: Place, model: Array) -> Array:
         """The entries of a place less those of a model."""
-        difference: Array = self._entries[place] - model
+        difference: Array = self.entries[place] - model
         return difference
 
     def times(self, weights: Array, place: Place, out: Array | None = None) -> Array:
         """Σ over the inner modes of a place: R × inner weights give before × R × after."""
-        product: Array = np.matmul(weights, self._entries[place], out=out)
+        product: Array = np.matmul(weights, self.entries[place], out=out)
         return product
 
     def times_transposed(
         self, weights: Array, block: int, inner: slice, after: slice, out: Array | None = None
     ) -> Array:
         """Σ over the modes after, in one block of those before: R × after weights give R × inner."""
-        product: Array = np.matmul(weights, self._entries[block, inner, after].T, out=out)
+        product: Array = np.matmul(weights, self.entries[block, inner, after].T, out=out)
         return product
 
 

@@ -12,9 +12,10 @@ import numpy as np
 from solvers.tensor.contraction import Blocks, Split, best_split, split_point
 from solvers.tensor.missing.grams import Complete, RowGrams
 from solvers.tensor.missing.masked import Mask, MaskedBlocks
+from solvers.tensor.missing.observed import products_over_observed
 from solvers.tensor.products import Array, Float64, khatri_rao, padded
 from solvers.tensor.protocol import Modes, Observed
-from solvers.tensor.thin.products import ProductsOf, products_with
+from solvers.tensor.thin.products import ProductsOf
 from solvers.tensor.threads import Threads, slabs
 from solvers.tensor.tree import DimensionTree
 
@@ -82,7 +83,7 @@ class Tensor(DimensionTree):
         positive: Positive,
         threads: Threads,
         gaps: Gaps | None = None,
-        products_of: ProductsOf = products_with,
+        products_of: ProductsOf = products_over_observed,
     ) -> None:
         reverse = not entries.flags.c_contiguous
         self.stored = entries.T if reverse else entries  # in C order
@@ -92,7 +93,8 @@ class Tensor(DimensionTree):
         split = best_split(self.stored.shape)
         modes = tuple(range(entries.ndim))[:: -1 if reverse else 1]
         self.products_of = products_of
-        super().__init__(entries.shape, modes, split, self.blocks(split), threads, products_of)
+        self._threads = threads
+        super().__init__(entries.shape, modes, split, products_of(self.blocks(split), threads))
 
     def blocks(self, split: Split) -> Blocks:
         """The entries as before × inner × after; those that were not observed read as zeros."""

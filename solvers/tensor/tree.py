@@ -9,29 +9,19 @@ from itertools import groupby
 
 import numpy as np
 
-from solvers.tensor.contraction import Blocks, Split, split_point
+from solvers.tensor.contraction import Split, split_point
 from solvers.tensor.products import Array, Float64, padded, row_products
 from solvers.tensor.protocol import Modes, Partial
-from solvers.tensor.thin.products import ProductsOf, products_with
-from solvers.tensor.threads import Threads
+from solvers.tensor.thin.products import Products
 
 
 class DimensionTree:
-    """The tree over blocks of entries that lie in the order of `modes`; `shape` is that of the modes from 0 on."""
+    """The tree over entries that lie in the order of `modes`; `shape` is that of the modes from 0 on."""
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        modes: Modes,
-        split: Split,
-        blocks: Blocks,
-        threads: Threads,
-        products_of: ProductsOf = products_with,
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], modes: Modes, split: Split, products: Products) -> None:
         self.shape, self.modes = shape, modes
-        self.dtype = blocks.dtype
-        self._threads = threads
-        self._products = products_of(blocks, threads)
+        self.dtype = products.dtype
+        self._products = products
         self._inner = modes[slice(*split)]
         self._outer = modes[: split.start] + modes[split.stop :]
         before = split.start  # so many of the outer modes

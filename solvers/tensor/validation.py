@@ -10,10 +10,11 @@ from solvers.errors import InvalidInput
 from solvers.tensor.dense import Gaps, Positive, Tensor
 from solvers.tensor.missing.grams import RowGrams
 from solvers.tensor.missing.masked import Mask
+from solvers.tensor.missing.observed import products_over_observed
 from solvers.tensor.missing.pattern import find_pattern
 from solvers.tensor.products import Array
 from solvers.tensor.scan import Booleans, Scan, Tell, scan
-from solvers.tensor.thin.products import ProductsOf, products_with
+from solvers.tensor.thin.products import ProductsOf
 from solvers.tensor.threads import Threads
 
 Precision: TypeAlias = Literal["float64", "float32"]
@@ -75,7 +76,7 @@ def prepare_tensor(
     missing: Missing = "refuse",
     negative: Negative = "refuse",
     rank: int = 1,
-    products_of: ProductsOf = products_with,
+    products_of: ProductsOf = products_over_observed,
     known: Scan | None = None,
     tell: Tell | None = None,
 ) -> Tensor:

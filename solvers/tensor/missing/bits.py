@@ -5,55 +5,67 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.contraction import Place, Split
+from solvers.tensor.contraction import SMALL, Split
 from solvers.tensor.missing.masked import Mask, MaskedBlocks
 from solvers.tensor.products import Array
+from solvers.tensor.thin.products import FEW_ROWS, SECTIONS, InDoublePrecision, total
+from solvers.tensor.threads import Threads, slabs
 
 # Rows and columns that are packed at a time: a multiple of 8.
 PACKED = 256
+# Bits that a table of sums stands for, and rows of bits from which on it pays to form it once more.
+WORD, ROWS = 32, 128
 
 
-class BitBlocks(MaskedBlocks):
-    """The products of `MaskedBlocks` with every observed entry counted as 1, from its bits.
+class BitProducts(InDoublePrecision):
+    """The products with a tensor of ones (observed) and zeros (missing), from its bits.
 
     These are kept twice, along the inner modes and along those after them, as either product sums over its own. Both
     together take a thirty-second of a tensor in double precision.
     """
 
-    def __init__(self, mask: Mask, split: Split) -> None:
+    unit = 1
+
+    def __init__(self, mask: Mask, split: Split, threads: Threads) -> None:
         from solvers.tensor.missing.kernels import sum_where  # numba: see methods/hals.py
 
-        super().__init__(mask, split, counts=True)
+        super().__init__(np.dtype(np.float64), threads)
         self._sum_where = sum_where
-        before, inner, after = self.shape
-        self._inner_bits = np.empty((before, after, -(-inner // 8)), np.uint8)
-        self._after_bits = np.empty((before, inner, -(-after // 8)), np.uint8)
+        ones = MaskedBlocks(mask, split, counts=True)
+        before, inner, after = ones.shape
+        inner_bits = np.zeros((before, after, 4 * -(-inner // WORD)), np.uint8)
+        after_bits = np.zeros((before, inner, 4 * -(-after // WORD)), np.uint8)
         for block, i, a in product(range(before), range(0, inner, PACKED), range(0, after, PACKED)):
-            seen = self.tile((slice(block, block + 1), slice(i, i + PACKED), slice(a, a + PACKED)))[0] > 0
+            seen = ones.tile((slice(block, block + 1), slice(i, i + PACKED), slice(a, a + PACKED)))[0] > 0
             bits = np.packbits(seen, axis=0, bitorder="little").T, np.packbits(seen, axis=1, bitorder="little")
-            self._inner_bits[block, a : a + PACKED, i // 8 : i // 8 + bits[0].shape[1]] = bits[0]
-            self._after_bits[block, i : i + PACKED, a // 8 : a // 8 + bits[1].shape[1]] = bits[1]
-        for weights, out in product((np.ones((2, 1)), np.ones((2, 2))[:, :1]), repeat=2):  # compiles, see MaskedBlocks
-            self._sum_where(np.zeros((1, 1), np.uint8), 0, weights, out)
+            inner_bits[block, a : a + PACKED, i // 8 : i // 8 + bits[0].shape[1]] = bits[0]
+            after_bits[block, i : i + PACKED, a // 8 : a // 8 + bits[1].shape[1]] = bits[1]
+        self._inner_bits, self._after_bits = (
+            packed.view("<u4").astype(np.uint32, copy=False) for packed in (inner_bits, after_bits)
+        )
+        self._summed(np.zeros((1, 1, 1), np.uint32), np.zeros((1, 1, 1)))  # compiles, so that no sweep waits for it
 
-    def times(self, weights: Array, place: Place, out: Array | None = None) -> Array:
-        before, inner, after = self._resolved(place)
-        if out is None:
-            out = np.empty((before.stop - before.start, len(weights), after.stop - after.start), self.dtype)
-        for block, part in zip(range(before.start, before.stop), out, strict=True):
-            self._sum_bits(self._inner_bits[block, after], inner, weights, part)
-        return out
+    def contract_inner(self, weights: Array) -> Array:
+        before, after, length = self._inner_bits.shape
+        return self._summed(self._inner_bits.reshape(1, before * after, length), weights[None])
 
-    def times_transposed(
-        self, weights: Array, block: int, inner: slice, after: slice, out: Array | None = None
-    ) -> Array:
-        _, inner, after = self._resolved((slice(None), inner, after))
-        if out is None:
-            out = np.empty((len(weights), inner.stop - inner.start), self.dtype)
-        self._sum_bits(self._after_bits[block, inner], after, weights, out)
-        return out
+    def contract_outer(self, weights: Array) -> Array:
+        return self._summed(self._after_bits, weights.reshape(len(self._after_bits), -1, weights.shape[1]))
 
-    def _sum_bits(self, bits: NDArray[np.uint8], summed: slice, weights: Array, out: Array) -> None:
-        """Over the bits of a slice of every row; it need not begin with a byte."""
-        first, skipped = divmod(summed.start, 8)
-        self._sum_where(bits[:, first : -(-summed.stop // 8)], skipped, weights, out)
+    def _summed(self, bits: NDArray[np.uint32], weights: Array) -> Array:
+        """Σ weights[b, s] over all b and those s whose bit is set in row o of block b, for every o."""
+        _, rows, length = bits.shape
+        weights = np.require(weights, np.float64, ["C", "W"])  # else the kernel would be compiled once more
+        few = rows < FEW_ROWS and WORD * bits.size > SMALL
+        sections = list(slabs(length, SECTIONS if few else 1))
+        sums = np.zeros((len(sections), rows, weights.shape[2]))
+
+        def piece(item: tuple[int, slice]) -> None:
+            section, part = item
+            words = sections[section]
+            for own, summed in zip(bits, weights, strict=True):
+                self._sum_where(own[part, words], summed[WORD * words.start : WORD * words.stop], sums[section, part])
+
+        pieces = 1 if self._threads.count == 1 else min(2 * self._threads.count, -(-rows // ROWS))
+        self._threads.each(piece, product(range(len(sections)), list(slabs(rows, pieces))))
+        return total(sums)

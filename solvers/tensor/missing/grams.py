@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.tensor.contraction import Blocks, best_split
-from solvers.tensor.missing.bits import BitBlocks
+from solvers.tensor.missing.bits import BitProducts
 from solvers.tensor.missing.masked import Mask
 from solvers.tensor.missing.pattern import Pattern
 from solvers.tensor.products import Array, Float64, gram, hadamard
 from solvers.tensor.protocol import Gram, Modes, Partial
 from solvers.tensor.scan import boxes
+from solvers.tensor.thin.products import products_with
 from solvers.tensor.threads import Threads, slabs
 from solvers.tensor.tree import DimensionTree
 
@@ -205,11 +206,16 @@ def _tree(mask: Mask, modes: Modes, pattern: Pattern, threads: Threads) -> Dimen
     if pattern.missing is None:
         split = best_split(mask.stored.shape)
         shape = tuple(mask.stored.shape[modes.index(mode)] for mode in range(len(modes)))
-        return DimensionTree(shape, modes, split, BitBlocks(mask, split), threads)
+        return DimensionTree(shape, modes, split, BitProducts(mask, split, threads))
     if not pattern.missing.any():
         return None
     seen = np.squeeze(~pattern.missing, axis=pattern.shared)
     split = best_split(seen.shape)
     small = SMALL_SHARE * mask.stored.size >= seen.size
-    blocks = Blocks(seen.astype(np.float64), split) if small else BitBlocks(Mask(seen, seen), split)
-    return DimensionTree(seen.shape, tuple(range(seen.ndim)), split, blocks, threads)
+    numbers = seen.astype(np.float64) if small else None
+    products = (
+        BitProducts(Mask(seen, seen), split, threads)
+        if numbers is None
+        else products_with(Blocks(numbers, split), threads)
+    )
+    return DimensionTree(seen.shape, tuple(range(seen.ndim)), split, products)

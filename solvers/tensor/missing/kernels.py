@@ -1,13 +1,24 @@
 """Machine code for missing entries: tiles in which they are zero, sums over bits, and Grams of rows from a list."""
 
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from solvers.tensor.compiled import compiled
 from solvers.tensor.products import Array, Float64
 
-# Weights and rows of bits whose sums are formed at a time: large enough for a table to pay, small enough for a cache.
-COLUMNS, SUMS = 256, 512
+# Columns of a table of sums, and rows of bits that it serves: enough for it to pay, and both in the first-level cache.
+WIDTH, SUMS = 16, 256
+# Words of bits whose weights and sums, of all columns, stay in the second-level cache.
+WORDS = 8
+I64 = ir.IntType(64)
+
+Value: TypeAlias = Any  # of llvmlite, which is not typed
 
 
 @compiled
@@ -105,56 +116,95 @@ def add_products(
                     total[r, s] += b[r] * b[s]
 
 
-@compiled
-def _fill_table(weights: Array, first: int, table: Float64) -> None:
-    """For each four of 32 columns from `first` on, all sixteen sums of some of them; columns beyond the ends are zero.
-
-    Bit b of a sum's place stands for column b of its four.
-    """
-    count, length = weights.shape
-    for group in range(len(table)):
-        chosen = table[group]
-        chosen[0] = 0.0
+def _emit_table(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+    """For each four of 32 rows of weights all sixteen sums; bit b of a sum's place stands for row b of its four."""
+    b, at = builder, _Rows(builder)
+    weights, step, table = arguments
+    for group in range(8):
+        sums = {0: ir.Constant(at.vector, None)}
         for bit in range(4):
-            place, column = 1 << bit, first + 4 * group + bit
-            single = chosen[place]
-            single[:] = 0.0
-            if 0 <= column < length:
-                for c in range(count):
-                    single[c] = weights[c, column]
-            for other in range(1, place):
-                without, both = chosen[other], chosen[place + other]
-                for c in range(len(both)):
-                    both[c] = without[c] + single[c]
+            place = b.add(weights, b.mul(step, ir.Constant(I64, 4 * group + bit)))
+            single = b.load(at.row(place, 0), align=8)
+            sums |= {place + (1 << bit): b.fadd(found, single) for place, found in sums.items() if place}
+            sums[1 << bit] = single
+        for place, found in sums.items():
+            b.store(found, at.row(table, 16 * group + place), align=8)
+    return context.get_dummy_value()
+
+
+def _emit_chosen(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+    """One row of sums; the compiler would ask each time whether its nine rows overlap."""
+    b, at = builder, _Rows(builder)
+    table, bits, sums = arguments
+    terms = []
+    for group in range(8):
+        four = b.and_(b.lshr(bits, ir.Constant(I64, 4 * group)), ir.Constant(I64, 15))
+        begin = b.add(table, b.mul(four, ir.Constant(I64, 8 * WIDTH)))
+        terms.append(b.load(at.row(begin, 16 * group), align=8))
+    while len(terms) > 1:
+        terms = [b.fadd(one, other) for one, other in zip(terms[::2], terms[1::2], strict=True)]
+    b.store(b.fadd(b.load(at.row(sums, 0), align=8), terms[0]), at.row(sums, 0), align=8)
+    return context.get_dummy_value()
+
+
+class _Rows:
+    """Rows of a table, from an address on, as vectors."""
+
+    def __init__(self, builder: Value) -> None:
+        self.builder, self.vector = builder, ir.VectorType(ir.DoubleType(), WIDTH)
+
+    def row(self, address: Value, number: int) -> Value:
+        place = self.builder.add(address, ir.Constant(I64, 8 * WIDTH * number))
+        return self.builder.inttoptr(place, self.vector.as_pointer())
+
+
+def _table(typing, weights, step, table):  # type: ignore[no-untyped-def]
+    return types.void(types.int64, types.int64, types.int64), _emit_table
+
+
+def _chosen(typing, table, bits, sums):  # type: ignore[no-untyped-def]
+    return types.void(types.int64, types.int64, types.int64), _emit_chosen
+
+
+_fill_table: Any = intrinsic(_table)
+_add_chosen: Any = intrinsic(_chosen)
 
 
 @compiled
-def sum_where(bits: NDArray[np.uint8], skipped: int, weights: Array, out: Array) -> None:
-    """out[:, o] ← Σ weights[:, s] over those s whose bit is set in row o; bits begin `skipped` before the weights.
+def _aligned(rows: int) -> Float64:
+    """An array of rows that begin with a line of the cache: a vector over two lines takes two loads."""
+    line = 64 // 8
+    room = np.empty(rows * WIDTH + line)
+    first = (line - room.ctypes.data // 8 % line) % line
+    return room[first : first + rows * WIDTH].reshape((rows, WIDTH))
 
-    Four bits at a time choose one of sixteen sums of four columns: those are formed once and serve all rows, so that
-    an addition stands for four products. The order of the additions depends on the lengths alone.
+
+@compiled
+def sum_where(bits: NDArray[np.uint32], weights: Float64, out: Float64) -> None:
+    """out[o] += Σ weights[s] over those s whose bit is set in row o.
+
+    Four bits at a time choose one of sixteen sums of four rows: those are formed once and serve many rows of bits, so
+    that an addition stands for four products. The order of the additions depends on the lengths alone.
     """
-    width = -(-len(weights) // -(-len(weights) // COLUMNS))  # nearly equal parts
-    table, sums = np.empty((8, 16, width)), np.empty((min(SUMS, len(bits)), width))
-    for column in range(0, len(weights), width):
-        part = weights[column : column + width]
-        for row in range(0, len(bits), SUMS):
-            rows = bits[row : row + SUMS]
-            sums[:] = 0.0
-            for byte in range(0, bits.shape[1], 4):
-                _fill_table(part, 8 * byte - skipped, table)
-                whole = byte + 4 <= bits.shape[1]
-                for o in range(len(rows)):
-                    b0 = rows[o, byte]
-                    b1 = rows[o, byte + 1] if whole or byte + 1 < bits.shape[1] else 0
-                    b2 = rows[o, byte + 2] if whole or byte + 2 < bits.shape[1] else 0
-                    b3 = rows[o, byte + 3] if whole else 0
-                    t0, t1, t2, t3 = table[0, b0 & 15], table[1, b0 >> 4], table[2, b1 & 15], table[3, b1 >> 4]
-                    t4, t5, t6, t7 = table[4, b2 & 15], table[5, b2 >> 4], table[6, b3 & 15], table[7, b3 >> 4]
-                    total = sums[o]
-                    for c in range(width):
-                        total[c] += ((t0[c] + t1[c]) + (t2[c] + t3[c])) + ((t4[c] + t5[c]) + (t6[c] + t7[c]))
-            for c in range(len(part)):
-                for o in range(len(rows)):
-                    out[column + c, row + o] = sums[o, c]
+    part, sums = np.empty((32, WIDTH)), _aligned(min(SUMS, len(bits)))
+    table = _aligned(8 * 16)
+    w0, p0, t0, s0 = weights.ctypes.data, part.ctypes.data, table.ctypes.data, sums.ctypes.data
+    for row in range(0, len(bits), SUMS):
+        rows = min(SUMS, len(bits) - row)
+        for begin in range(0, bits.shape[1], WORDS):
+            for column in range(0, weights.shape[1], WIDTH):
+                count = min(WIDTH, weights.shape[1] - column)
+                sums[:] = 0.0
+                for word in range(begin, min(begin + WORDS, bits.shape[1])):
+                    if count == WIDTH and 32 * word + 32 <= len(weights):
+                        _fill_table(w0 + 8 * (32 * word * weights.shape[1] + column), 8 * weights.shape[1], t0)
+                    else:  # what lies beyond the ends is zero
+                        some = weights[32 * word : 32 * word + 32, column : column + count]
+                        part[:] = 0.0
+                        part[: len(some), :count] = some
+                        _fill_table(p0, 8 * WIDTH, t0)
+                    for o in range(rows):
+                        _add_chosen(t0, np.int64(bits[row + o, word]), s0 + 8 * WIDTH * o)
+                for o in range(rows):
+                    for c in range(count):
+                        out[row + o, column + c] += sums[o, c]

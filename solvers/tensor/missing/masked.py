@@ -41,8 +41,6 @@ class Mask:
 class MaskedBlocks(Blocks):
     """The same products, over the observed entries; or with each of them counted as 1, if `counts`."""
 
-    is_plain = False
-
     def __init__(self, mask: Mask, split: Split, counts: bool = False) -> None:
         from solvers.tensor.missing.kernels import fill_tile  # numba: see methods/hals.py
 
@@ -50,8 +48,9 @@ class MaskedBlocks(Blocks):
         self.shape = block_sizes(mask.stored.shape, split)
         self.dtype: np.dtype[Any] = np.dtype(np.float64) if counts else mask.stored.dtype
         self._counts = counts
+        self.entries = mask.stored.reshape(self.shape)
         self._flat = mask.stored.reshape(-1)
-        self._seen, self._rows = _by_blocks(mask, split)
+        self.seen, self.places = _by_blocks(mask, split)
         for columns in (slice(0, 1), slice(None)):  # compiles for both kinds of rows, so that no sweep waits for it
             for kind in {counts, True}:
                 self._tile(self._resolved((slice(0, 1), slice(0, 1), columns)), kind)
@@ -99,8 +98,8 @@ class MaskedBlocks(Blocks):
 
     def _fill(self, place: Place, counts: bool, tile: Array) -> None:
         before, inner, after = place
-        seen = self._seen if self._seen.shape[2] == 1 else self._seen[:, :, after]
-        rows = self._rows[0][before], self._rows[1][inner]
+        seen = self.seen if self.seen.shape[2] == 1 else self.seen[:, :, after]
+        rows = self.places[0][before], self.places[1][inner]
         corner = before.start, inner.start, after.start
         self._fill_tile(self._flat, corner, self.shape[1], self.shape[2], seen, rows, counts, tile)
 

@@ -15,9 +15,11 @@ import numpy as np
 from llvmlite import binding, ir
 from numba import types
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from solvers.tensor.compiled import compiled
 from solvers.tensor.products import Array
+from solvers.tensor.scan import Booleans
 
 # Entries of k in a block, where they lie side by side and where they lie apart. A block of W and of the rows that meet
 # it stay in the first-level cache.
@@ -28,6 +30,8 @@ BLOCK_OF_W = 2560
 PANEL = 64
 # Rows that meet a block of W together, and columns of X that meet one after the other.
 ROWS, COLUMNS = 12, 192
+# Fewer of them where they are copied first: the copy stays in the first-level cache, too.
+OBSERVED_COLUMNS = 96
 # Rows of a tile of one, two and three vectors: with the vectors of W they just fill sixteen registers.
 TILE_ROWS = {1: 8, 2: 6, 3: 4}
 # Half vectors in three vectors. How many a tile is wide tells which code to run; six more, the one that prefetches.
@@ -35,6 +39,8 @@ MOST_UNITS = PREFETCHES = 6
 I64 = ir.IntType(64)
 
 Value: TypeAlias = Any  # of llvmlite, which is not typed
+Corner: TypeAlias = tuple[int, int, int]  # before, inner, after
+Places: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]  # of rows before and inner, in a mask
 
 
 def vector_bytes(features: dict[str, bool]) -> int | None:
@@ -68,8 +74,11 @@ class Emitter:
         self.lanes = vector // self.item
 
     def rows(self, x: Value, step: Value, W: Value, out: Value, columns: Value, rows: Value, depth: Value,
-             units: Value, ahead: Value) -> None:  # fmt: skip
-        """`units` half vectors of every row of `out`, up to six; `columns` is the step of W and of `out`."""
+             units: Value, ahead: Value, ahead_step: Value) -> None:  # fmt: skip
+        """`units` half vectors of every row of `out`, up to six; `columns` is the step of W and of `out`.
+
+        The entries that come next are `ahead`, and may have a step of their own.
+        """
         b = self.builder
         end = b.append_basic_block("done")
         switch = b.switch(units, end)
@@ -81,12 +90,12 @@ class Emitter:
             widths = [self.lanes] * (count // 2) + [self.lanes // 2] * (count % 2)
             done = ir.Constant(I64, 0)
             for height in dict.fromkeys((TILE_ROWS[len(widths)], 2, 1)):
-                done = self._tiles(height, widths, done, x, step, W, out, columns, rows, depth, ahead)
+                done = self._tiles(height, widths, done, x, step, W, out, columns, rows, depth, ahead, ahead_step)
             b.branch(end)
         b.position_at_end(end)
 
     def _tiles(self, height: int, widths: Sequence[int], first: Value, x: Value, step: Value, W: Value, out: Value,
-               columns: Value, rows: Value, depth: Value, ahead: Value) -> Value:  # fmt: skip
+               columns: Value, rows: Value, depth: Value, ahead: Value, ahead_step: Value) -> Value:  # fmt: skip
         """As many tiles of this height as fit below the first row; returns the row after them."""
         b = self.builder
         before, loop, after = b.block, b.append_basic_block("tiles"), b.append_basic_block("tiles_done")
@@ -95,9 +104,9 @@ class Emitter:
         b.position_at_end(loop)
         row = b.phi(I64)
         row.add_incoming(first, before)
-        offset = row if not self.is_along else b.mul(row, step)
-        place = b.gep(out, [b.mul(row, columns)])
-        self._tile(height, widths, b.gep(x, [offset]), step, W, place, columns, depth, b.gep(ahead, [offset]))
+        offset, ahead_offset = (b.mul(row, step), b.mul(row, ahead_step)) if self.is_along else (row, row)
+        place, next_ones = b.gep(out, [b.mul(row, columns)]), b.gep(ahead, [ahead_offset])
+        self._tile(height, widths, b.gep(x, [offset]), step, W, place, columns, depth, next_ones, ahead_step)
         following = b.add(row, ir.Constant(I64, height))
         row.add_incoming(following, b.block)
         b.cbranch(b.icmp_signed("<=", b.add(following, ir.Constant(I64, height)), rows), loop, after)
@@ -109,7 +118,7 @@ class Emitter:
         return reached
 
     def _tile(self, height: int, widths: Sequence[int], x: Value, step: Value, W: Value, out: Value, columns: Value,
-              depth: Value, ahead: Value) -> None:  # fmt: skip
+              depth: Value, ahead: Value, ahead_step: Value) -> None:  # fmt: skip
         """The sums of one tile over the block, from zero, added to `out`."""
         b = self.builder
         vectors = [ir.VectorType(self.scalar, width) for width in widths]
@@ -127,8 +136,8 @@ class Emitter:
                 total.add_incoming(ir.Constant(total.type, None), before)
         entry = None if self.is_along else b.gep(x, [b.mul(k, step)])
         if self.prefetches and height > 2:
-            self._prefetch(k, step, ahead)
-        weights = [self._load(w, offset, vector) for offset, vector in zip(offsets, vectors, strict=True)]
+            self._prefetch(k, ahead_step, ahead)
+        weights = [self.load(w, offset, vector) for offset, vector in zip(offsets, vectors, strict=True)]
         for m in range(height):
             number = b.load(b.gep(starts[m], [k]) if entry is None else b.gep(entry, [ir.Constant(I64, m)]))
             for place, vector in enumerate(vectors):
@@ -179,7 +188,7 @@ class Emitter:
     def _address(self, pointer: Value, offset: int, vector: Value) -> Value:
         return self.builder.bitcast(self.builder.gep(pointer, [ir.Constant(I64, offset)]), vector.as_pointer())
 
-    def _load(self, pointer: Value, offset: int, vector: Value) -> Value:
+    def load(self, pointer: Value, offset: int, vector: Value) -> Value:
         return self.builder.load(self._address(pointer, offset, vector), align=self.item)
 
 
@@ -187,20 +196,21 @@ def _emit(is_along: bool) -> Callable[..., Any]:
     def code(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
         scalar = context.get_value_type(signature.args[0])
         pointer = scalar.as_pointer()
-        _, x, step, W, out, columns, rows, depth, units, ahead = arguments
+        _, x, step, W, out, columns, rows, depth, units, ahead, ahead_step = arguments
         x, W, out, ahead = (builder.inttoptr(address, pointer) for address in (x, W, out, ahead))
-        Emitter(builder, scalar, VECTOR_BYTES or 32, is_along).rows(x, step, W, out, columns, rows, depth, units, ahead)
+        emitter = Emitter(builder, scalar, VECTOR_BYTES or 32, is_along)
+        emitter.rows(x, step, W, out, columns, rows, depth, units, ahead, ahead_step)
         return context.get_dummy_value()
 
     return code
 
 
-def _along(typing, kind, x, step, W, out, columns, rows, depth, units, ahead):  # type: ignore[no-untyped-def]
-    return types.void(kind, *(types.int64,) * 9), _emit(is_along=True)
+def _along(typing, kind, x, step, W, out, columns, rows, depth, units, ahead, ahead_step):  # type: ignore[no-untyped-def]
+    return types.void(kind, *(types.int64,) * 10), _emit(is_along=True)
 
 
-def _across(typing, kind, x, step, W, out, columns, rows, depth, units, ahead):  # type: ignore[no-untyped-def]
-    return types.void(kind, *(types.int64,) * 9), _emit(is_along=False)
+def _across(typing, kind, x, step, W, out, columns, rows, depth, units, ahead, ahead_step):  # type: ignore[no-untyped-def]
+    return types.void(kind, *(types.int64,) * 10), _emit(is_along=False)
 
 
 _rows_along: Any = intrinsic(_along)
@@ -236,7 +246,7 @@ def sum_along(
                     left, first = min(PANEL, columns - panel) // unit, PREFETCHES
                     while left > 0:
                         units = _next_units(left)
-                        _rows_along(zero, entries, step, weights, place, columns, few, now, units + first, ahead)
+                        _rows_along(zero, entries, step, weights, place, columns, few, now, units + first, ahead, step)
                         left, first = left - units, 0
                         weights += units * unit * item
                         place += units * unit * item
@@ -264,10 +274,144 @@ def sum_across(
                         left, first = min(PANEL, columns - panel) // unit, PREFETCHES
                         while left > 0:
                             units = _next_units(left)
-                            _rows_across(zero, entries, step, weights, place, columns, few, now, units + first, ahead)
+                            _rows_across(
+                                zero, entries, step, weights, place, columns, few, now, units + first, ahead, step
+                            )
                             left, first = left - units, 0
                             weights += units * unit * item
                             place += units * unit * item
+
+
+def _emit_copy(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+    """Whole vectors of rows of entries, zero where one is NaN."""
+    b, scalar = builder, context.get_value_type(signature.args[0])
+    emitter, zero = Emitter(b, scalar, VECTOR_BYTES or 32, is_along=True), ir.Constant(I64, 0)
+    vector = ir.VectorType(scalar, emitter.lanes)
+    _, x, step, out, out_step, rows, vectors = arguments
+    x, out = (b.inttoptr(address, scalar.as_pointer()) for address in (x, out))
+    both = b.mul(rows, vectors)
+    before, outer = b.block, b.append_basic_block("row")
+    inner, after = b.append_basic_block("copy"), b.append_basic_block("copied")
+    b.cbranch(b.icmp_signed(">", both, zero), outer, after)
+    b.position_at_end(outer)
+    row = b.phi(I64)
+    row.add_incoming(zero, before)
+    source, target = b.gep(x, [b.mul(row, step)]), b.gep(out, [b.mul(row, out_step)])
+    next_row = b.add(row, ir.Constant(I64, 1))
+    b.branch(inner)
+    b.position_at_end(inner)
+    turn = b.phi(I64)
+    turn.add_incoming(zero, outer)
+    offset = b.mul(turn, ir.Constant(I64, emitter.lanes))
+    entries = emitter.load(b.gep(source, [offset]), 0, vector)
+    observed = b.select(b.fcmp_ordered("ord", entries, entries), entries, ir.Constant(vector, None))
+    b.store(observed, b.bitcast(b.gep(target, [offset]), vector.as_pointer()), align=emitter.item)
+    following = b.add(turn, ir.Constant(I64, 1))
+    turn.add_incoming(following, inner)
+    row_done = b.append_basic_block("row_done")
+    b.cbranch(b.icmp_signed("<", following, vectors), inner, row_done)
+    b.position_at_end(row_done)
+    row.add_incoming(next_row, row_done)
+    b.cbranch(b.icmp_signed("<", next_row, rows), outer, after)
+    b.position_at_end(after)
+    return context.get_dummy_value()
+
+
+def _copy(typing, kind, x, step, out, out_step, rows, vectors):  # type: ignore[no-untyped-def]
+    return types.void(kind, *(types.int64,) * 6), _emit_copy
+
+
+_copy_vectors: Any = intrinsic(_copy)
+
+
+@compiled
+def _copy_observed(
+    X: Array, corner: Corner, place: Corner, rows: int, count: int, seen: Booleans, places: Places, unit: int,
+    tile: Array,
+) -> None:  # fmt: skip
+    """Rows of entries from a corner of X on, zero where one is NaN, or not seen at its place of the tensor."""
+    b, i, a = corner
+    zero, step, vectors = tile.dtype.type(0), X.shape[2], count // (2 * unit)
+    x = X.ctypes.data + ((b * X.shape[1] + i) * step + a) * X.itemsize
+    _copy_vectors(zero, x, step, tile.ctypes.data, tile.shape[1], rows, vectors)
+    for row in range(rows):
+        for c in range(2 * unit * vectors, count):
+            tile[row, c] = zero if np.isnan(X[b, i + row, a + c]) else X[b, i + row, a + c]
+    if seen.size > 1 or not seen[0, 0, 0]:
+        for row in range(rows):
+            some = seen[places[0][place[0]], places[1][place[1] + row]]
+            for c in range(count):
+                if not some[place[2] + c if len(some) > 1 else 0]:
+                    tile[row, c] = zero
+
+
+@compiled
+def sum_observed_along(
+    X: Array, corner: Corner, place: Corner, rows: int, depth: int, blocks: int, seen: Booleans, places: Places,
+    W: Array, begin: int, W_step: int, length: int, unit: int, out: Array,
+) -> None:  # fmt: skip
+    """`sum_along` from a corner of X on, at that place of the tensor, with entries as `_copy_observed` gives them."""
+    columns, item = out.shape[1], out.itemsize
+    tile, step = np.empty((ROWS, ALONG), out.dtype), X.shape[2]
+    x0 = X.ctypes.data + ((corner[0] * X.shape[1] + corner[1]) * step + corner[2]) * item
+    zero, w0, o0, t0 = out.dtype.type(0), W.ctypes.data, out.ctypes.data, tile.ctypes.data
+    for panel in range(0, columns, PANEL):
+        for b in range(blocks):
+            for k in range(0, depth, length):
+                now = min(length, depth - k)
+                for p in range(0, rows, ROWS):
+                    few = min(ROWS, rows - p)
+                    here = corner[0] + b, corner[1] + p, corner[2] + k
+                    there = place[0] + b, place[1] + p, place[2] + k
+                    _copy_observed(X, here, there, few, now, seen, places, unit, tile)
+                    weights = w0 + ((begin + b * W_step + k) * columns + panel) * item
+                    target = o0 + (p * columns + panel) * item
+                    ahead = x0 + (b * X.shape[1] * step + (p + few) * step + k) * item
+                    left, prefetches = min(PANEL, columns - panel) // unit, PREFETCHES
+                    while left > 0:
+                        units = _next_units(left)
+                        _rows_along(
+                            zero, t0, ALONG, weights, target, columns, few, now, units + prefetches, ahead, step
+                        )
+                        left, prefetches = left - units, 0
+                        weights += units * unit * item
+                        target += units * unit * item
+
+
+@compiled
+def sum_observed_across(
+    X: Array, corner: Corner, place: Corner, rows: int, depth: int, blocks: int, seen: Booleans, places: Places,
+    W: Array, begin: int, unit: int, out: Array, out_begin: int, out_step: int,
+) -> None:  # fmt: skip
+    """`sum_across` in the same way."""
+    columns, item = out.shape[1], out.itemsize
+    tile, step = np.empty((ACROSS, OBSERVED_COLUMNS), out.dtype), X.shape[2]
+    x0 = X.ctypes.data + ((corner[0] * X.shape[1] + corner[1]) * step + corner[2]) * item
+    zero, w0, o0, t0 = out.dtype.type(0), W.ctypes.data, out.ctypes.data, tile.ctypes.data
+    for panel in range(0, columns, PANEL):
+        for b in range(blocks):
+            for strip in range(0, rows, OBSERVED_COLUMNS):
+                wide = min(OBSERVED_COLUMNS, rows - strip)
+                for k in range(0, depth, ACROSS):
+                    now = min(ACROSS, depth - k)
+                    here = corner[0] + b, corner[1] + k, corner[2] + strip
+                    there = place[0] + b, place[1] + k, place[2] + strip
+                    _copy_observed(X, here, there, now, wide, seen, places, unit, tile)
+                    for p in range(0, wide, ROWS):
+                        few = min(ROWS, wide - p)
+                        weights = w0 + ((begin + k) * columns + panel) * item
+                        target = o0 + ((out_begin + b * out_step + strip + p) * columns + panel) * item
+                        ahead = x0 + (b * X.shape[1] * step + (k + now) * step + strip + p) * item
+                        left, prefetches = min(PANEL, columns - panel) // unit, PREFETCHES
+                        while left > 0:
+                            units = _next_units(left)
+                            _rows_across(
+                                zero, t0 + p * item, OBSERVED_COLUMNS, weights, target, columns, few, now,
+                                units + prefetches, ahead, step,
+                            )  # fmt: skip
+                            left, prefetches = left - units, 0
+                            weights += units * unit * item
+                            target += units * unit * item
 
 
 def load(dtype: np.dtype[Any]) -> None:

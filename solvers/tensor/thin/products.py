@@ -26,6 +26,7 @@ SMALL_PARTIAL = 1 << 18
 class Products(Protocol):
     """The products with a tensor that is seen as before × inner × after; columns of weights and results come last."""
 
+    dtype: np.dtype[Any]
     unit: int  # the number of columns must be a multiple of this
     rotates: bool  # whether a sweep may begin at the inner modes, to save a contraction
 
@@ -43,12 +44,10 @@ ProductsOf: TypeAlias = Callable[[Blocks, Threads], Products]
 
 
 def products_with(blocks: Blocks, threads: Threads) -> Products:
-    """By the thin kernel where the processor has vectors and every entry is to be read as it is, else by BLAS."""
+    """By the thin kernel where the processor has vectors, else by BLAS."""
     from solvers.tensor.thin.kernel import VECTOR_BYTES  # numba: see methods/hals.py
 
-    if VECTOR_BYTES is None or not blocks.is_plain:
-        return BlasProducts(blocks, threads)
-    return ThinProducts(blocks, threads)
+    return BlasProducts(blocks, threads) if VECTOR_BYTES is None else ThinProducts(blocks, threads)
 
 
 class InDoublePrecision:
@@ -61,6 +60,7 @@ class InDoublePrecision:
 
         self._partials = partials
         self._threads = threads
+        self.dtype = dtype
         partials.load(dtype)
 
     def contract_partial(self, partial: Array, weights: Array, away_first: bool) -> Array:
@@ -111,13 +111,11 @@ class ProductsOfFormat1(BlasProducts):
         return _transposed(rest)
 
 
-class _Slab(NamedTuple):
-    """Entries of a place, from an address on, with the steps between their blocks and rows."""
+class Slab(NamedTuple):
+    """Entries of a place, side by side as before × inner × after."""
 
     place: Place
-    address: int
-    block_step: int
-    row_step: int
+    entries: Array
 
 
 class ThinProducts(InDoublePrecision):
@@ -128,19 +126,19 @@ class ThinProducts(InDoublePrecision):
 
         super().__init__(blocks.dtype, threads)
         self._kernel = kernel
-        self._entries = blocks.tile((slice(None),) * 3)
+        self._entries = blocks.entries
         self._file = FileEntries.of(self._entries)
         self.unit = kernel.unit_of(blocks.dtype)
         kernel.load(blocks.dtype)
 
     def contract_inner(self, weights: Array) -> Array:
-        kernel, weights = self._kernel, np.require(weights, self._entries.dtype, ["C", "W"])  # it reads addresses
+        weights = np.require(weights, self.dtype, ["C", "W"])  # the kernel reads addresses
         before, inner, after = self._entries.shape
-        sections = self._sections(before * after, inner, kernel.ACROSS)
+        sections = self._sections(before * after, inner, self._kernel.ACROSS)
         sums = np.zeros((len(sections), before * after, weights.shape[1]), weights.dtype)
         by_block = before >= 2 * self._threads.count
 
-        def work(slab: _Slab) -> None:
+        def work(slab: Slab) -> None:
             blocks, rows, columns = slab.place
 
             def piece(item: tuple[int, slice]) -> None:
@@ -148,48 +146,52 @@ class ThinProducts(InDoublePrecision):
                 cut = _common(rows, sections[section])
                 b, a = (_shifted(part, blocks), columns) if by_block else (blocks, _shifted(part, columns))
                 if cut is not None:
-                    offset = (b.start - blocks.start) * slab.block_step + (cut.start - rows.start) * slab.row_step
-                    kernel.sum_across(
-                        slab.address + (offset + a.start - columns.start) * sums.itemsize,
-                        a.stop - a.start, slab.row_step, cut.stop - cut.start, b.stop - b.start, slab.block_step,
-                        weights, cut.start, self.unit, sums[section], b.start * after + a.start, after,
-                    )  # fmt: skip
+                    self._sum_across(slab, (b, cut, a), weights, sums[section])
 
             if by_block:
                 self._share(piece, len(sections), blocks, fewest=1)
             else:
-                self._share(piece, len(sections), columns, fewest=kernel.ROWS)
+                self._share(piece, len(sections), columns, fewest=self._kernel.ROWS)
 
         self._each_slab(work)
-        return _total(sums)
+        return total(sums)
 
     def contract_outer(self, weights: Array) -> Array:
-        kernel, weights = self._kernel, np.require(weights, self._entries.dtype, ["C", "W"])  # it reads addresses
+        weights = np.require(weights, self.dtype, ["C", "W"])  # the kernel reads addresses
         _, inner, after = self._entries.shape
-        sections = self._sections(inner, after, kernel.ALONG)
+        sections = self._sections(inner, after, self._kernel.ALONG)
         sums = np.zeros((len(sections), inner, weights.shape[1]), weights.dtype)
-        length = kernel.block_along(weights.shape[1])
 
-        def work(slab: _Slab) -> None:
+        def work(slab: Slab) -> None:
             blocks, rows, columns = slab.place
 
             def piece(item: tuple[int, slice]) -> None:
                 section, part = item
-                cut = _common(columns, sections[section])
+                cut, rows_part = _common(columns, sections[section]), _shifted(part, rows)
                 if cut is not None:
-                    offset = part.start * slab.row_step + cut.start - columns.start
-                    kernel.sum_along(
-                        slab.address + offset * sums.itemsize,
-                        part.stop - part.start, slab.row_step, cut.stop - cut.start,
-                        blocks.stop - blocks.start, slab.block_step,
-                        weights, blocks.start * after + cut.start, after, length, self.unit,
-                        sums[section, rows.start + part.start : rows.start + part.stop],
-                    )  # fmt: skip
+                    self._sum_along(slab, (blocks, rows_part, cut), weights, sums[section, rows_part])
 
-            self._share(piece, len(sections), rows, fewest=kernel.ROWS)
+            self._share(piece, len(sections), rows, fewest=self._kernel.ROWS)
 
         self._each_slab(work)
-        return _total(sums)
+        return total(sums)
+
+    def _sum_across(self, slab: Slab, place: Place, weights: Array, out: Array) -> None:
+        """Add the sums over the inner modes of a place in a slab to `out`, which is (before · after) × R."""
+        (b, i, a), (address, block_step, row_step) = place, _address(slab, place)
+        self._kernel.sum_across(
+            address, a.stop - a.start, row_step, i.stop - i.start, b.stop - b.start, block_step,
+            weights, i.start, self.unit, out, b.start * self._entries.shape[2] + a.start, self._entries.shape[2],
+        )  # fmt: skip
+
+    def _sum_along(self, slab: Slab, place: Place, weights: Array, out: Array) -> None:
+        """Add the sums over the outer modes of a place in a slab to `out`, which has its inner rows."""
+        (b, i, a), (address, block_step, row_step) = place, _address(slab, place)
+        self._kernel.sum_along(
+            address, i.stop - i.start, row_step, a.stop - a.start, b.stop - b.start, block_step,
+            weights, b.start * self._entries.shape[2] + a.start, self._entries.shape[2],
+            self._kernel.block_along(weights.shape[1]), self.unit, out,
+        )  # fmt: skip
 
     def _sections(self, rows: int, depth: int, block: int) -> list[slice]:
         """Where to cut the sum, between its blocks and by the shape alone."""
@@ -205,15 +207,26 @@ class ThinProducts(InDoublePrecision):
             piece, product(range(sections), slabs(count, min(-(-many // sections), -(-count // fewest))))
         )
 
-    def _each_slab(self, work: Callable[[_Slab], None]) -> None:
+    def _each_slab(self, work: Callable[[Slab], None]) -> None:
         before, inner, after = self._entries.shape
         if self._file is None:
-            everything = slice(0, before), slice(0, inner), slice(0, after)
-            work(_Slab(everything, self._entries.ctypes.data, inner * after, after))
+            work(Slab((slice(0, before), slice(0, inner), slice(0, after)), self._entries))
             return
         for place, buffer in self._file.slabs():
-            _, rows, columns = buffer.shape
-            work(_Slab(place, buffer.ctypes.data, rows * columns, columns))
+            work(Slab(place, buffer))
+
+
+def corner(slab: Slab, place: Place) -> tuple[int, int, int]:
+    """Where a place begins in the slab."""
+    before, inner, after = (part.start - whole.start for part, whole in zip(place, slab.place, strict=True))
+    return before, inner, after
+
+
+def _address(slab: Slab, place: Place) -> tuple[int, int, int]:
+    """Where a place begins in memory, and the steps between its blocks and rows, in entries."""
+    (before, inner, after), (_, rows, columns) = corner(slab, place), slab.entries.shape
+    offset = (before * rows + inner) * columns + after
+    return slab.entries.ctypes.data + offset * slab.entries.itemsize, rows * columns, columns
 
 
 def _transposed(matrix: Array) -> Array:
@@ -229,7 +242,7 @@ def _common(one: slice, other: slice) -> slice | None:
     return slice(start, stop) if start < stop else None
 
 
-def _total(sums: Array) -> Array:
+def total(sums: Array) -> Array:
     """The sum in the order of the sections."""
     total: Array = sums[0]
     for section in sums[1:]:

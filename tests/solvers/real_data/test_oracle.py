@@ -6,14 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from solvers.tensor import contraction
-from solvers.tensor.contraction import Matricization, Split, block_sizes
+from solvers.tensor.contraction import Blocks, Matricization, Split, block_sizes
 from solvers.tensor.dense import Tensor
 from solvers.tensor.missing import bits, masked
 from solvers.tensor.missing import grams as grams_module
 from solvers.tensor.missing import pattern as pattern_module
-from solvers.tensor.missing.bits import BitBlocks
+from solvers.tensor.missing.bits import BitProducts
 from solvers.tensor.missing.masked import Mask, MaskedBlocks
+from solvers.tensor.missing.observed import products_over_observed
 from solvers.tensor.products import Array
+from solvers.tensor.thin import products
+from solvers.tensor.thin.products import products_with
 from solvers.tensor.threads import Threads
 from solvers.tensor.validation import prepare_tensor
 from tests.solvers.problems import SHAPES, Layout, start
@@ -22,6 +25,7 @@ from tests.solvers.real_data.patterns import PATTERNS, holed, missing_in, model,
 LAYOUTS = [np.ascontiguousarray, np.asfortranarray]
 # Of a sum of a few thousand products in double precision.
 ROUNDING = 1e-12
+TOLERANCE = {"f8": ROUNDING, "f4": 2e-5}
 
 
 def in_rows(G: Array, length: int) -> Array:
@@ -159,11 +163,9 @@ def masked_tensors(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], S
 
 
 @settings(deadline=None)
-@given(
-    case=masked_tensors(), tile=st.integers(8, 40), row=st.integers(1, 8), counts=st.booleans(), seed=st.integers(0, 9)
-)
+@given(case=masked_tensors(), tile=st.integers(8, 40), row=st.integers(1, 8), seed=st.integers(0, 9))
 def test_tiles_of_any_size_give_the_products_of_the_observed_entries(
-    case: tuple[tuple[int, ...], tuple[int, ...], Split], tile: int, row: int, counts: bool, seed: int
+    case: tuple[tuple[int, ...], tuple[int, ...], Split], tile: int, row: int, seed: int
 ) -> None:
     shape, mask_shape, split = case
     random = np.random.default_rng(seed)
@@ -171,7 +173,7 @@ def test_tiles_of_any_size_give_the_products_of_the_observed_entries(
     X[random.random(shape) < 0.2] = np.nan
     observed = ~np.isnan(X) & given_mask
     sizes = block_sizes(shape, split)
-    entries = np.where(observed, 1.0 if counts else X, 0.0).reshape(sizes)
+    entries = np.where(observed, X, 0.0).reshape(sizes)
     before, inner, after = sizes
     W, V = random.random((3, inner)), random.random((3, before, after))
     outcomes = []
@@ -179,21 +181,64 @@ def test_tiles_of_any_size_give_the_products_of_the_observed_entries(
         patch.setattr(masked, "TILE", tile)
         patch.setattr(masked, "SHORT_ROW", row)
         patch.setattr(masked, "LONG_ROW", row)
-        patch.setattr(bits, "PACKED", 8)
         patch.setattr(contraction, "SMALL", 4)
         patch.setattr(contraction, "PIECE", 8)
         for threads in (1, 3):
             with Threads(threads) as pool:
-                mask = Mask(X, given_mask)
-                blocks = BitBlocks(mask, split) if counts else MaskedBlocks(mask, split)
+                blocks = MaskedBlocks(Mask(X, given_mask), split)
                 product = Matricization(blocks, pool)
                 outcomes.append((product.contract_inner(W), product.contract_outer(V.reshape(3, -1))))
         place = (slice(None),) * 3
         np.testing.assert_array_equal(blocks.tile(place), entries)
-        if not counts:
-            seen = observed.reshape(sizes)
-            np.testing.assert_allclose(blocks.residual(place, entries + 1), -1.0 * seen, atol=ROUNDING)
+        seen = observed.reshape(sizes)
+        np.testing.assert_allclose(blocks.residual(place, entries + 1), -1.0 * seen, atol=ROUNDING)
     definition = np.einsum("rm,bma->rba", W, entries).reshape(3, -1), np.einsum("rba,bma->rm", V, entries)
     for one, several, expected in zip(*outcomes, definition, strict=True):
         assert one.tobytes() == several.tobytes()
         np.testing.assert_allclose(one, expected, rtol=ROUNDING, atol=ROUNDING)
+
+
+@settings(deadline=None)
+@given(
+    case=masked_tensors(),
+    columns=st.integers(1, 40),
+    counts=st.booleans(),
+    dtype=st.sampled_from(["f8", "f4"]),
+    seed=st.integers(0, 9),
+)
+def test_products_over_observed_entries_are_those_of_the_tensor_with_zeros_for_any_number_of_threads(
+    case: tuple[tuple[int, ...], tuple[int, ...], Split], columns: int, counts: bool, dtype: str, seed: int
+) -> None:
+    """By the thin kernel to the bit; over ones and zeros, from tables of sums, to rounding."""
+    shape, mask_shape, split = case
+    random = np.random.default_rng(seed)
+    X, given_mask = random.random(shape).astype(dtype), random.random(mask_shape) < 0.7
+    X[random.random(shape) < 0.2] = np.nan
+    mask, observed = Mask(X, given_mask), ~np.isnan(X) & given_mask
+    before, inner, after = block_sizes(shape, split)
+    outcomes = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "SMALL", 4)
+        patch.setattr(bits, "SMALL", 4)
+        patch.setattr(bits, "PACKED", 8)
+        patch.setattr(bits, "ROWS", 3)
+        for threads in (1, 3):
+            with Threads(threads) as pool:
+                filled = np.where(observed, 1.0 if counts else X, 0.0).astype(X.dtype)
+                zeros = products_with(Blocks(filled, split), pool)
+                gaps = (
+                    BitProducts(mask, split, pool)
+                    if counts
+                    else products_over_observed(MaskedBlocks(mask, split), pool)
+                )
+                width = columns + -columns % zeros.unit
+                W = np.linspace(0, 1, inner * width).reshape(inner, width).astype(zeros.dtype)
+                V = np.linspace(1, 2, before * after * width).reshape(-1, width).astype(zeros.dtype)
+                expected = zeros.contract_inner(W), zeros.contract_outer(V)
+                outcomes.append((gaps.contract_inner(W), gaps.contract_outer(V)))
+    for one, several, product in zip(*outcomes, expected, strict=True):
+        assert one.tobytes() == several.tobytes()
+        if counts:
+            np.testing.assert_allclose(one, product, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+        else:
+            assert one.tobytes() == product.tobytes()

@@ -85,7 +85,7 @@ def in_slabs(most: int) -> Any:
         shape: Any = self._entries.shape
         for place in slab_places(shape, most):
             part = np.ascontiguousarray(self._entries[place])
-            work(products._Slab(place, part.ctypes.data, part.shape[1] * part.shape[2], part.shape[2]))
+            work(products.Slab(place, part))
 
     return each
 

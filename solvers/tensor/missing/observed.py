@@ -1,0 +1,51 @@
+"""The two large products over the observed entries, by the thin kernel."""
+
+import numpy as np
+
+from solvers.tensor.contraction import Blocks, Place
+from solvers.tensor.missing.masked import MaskedBlocks
+from solvers.tensor.products import Array
+from solvers.tensor.thin.products import BlasProducts, Products, Slab, ThinProducts, corner, products_with
+from solvers.tensor.threads import Threads
+
+
+def products_over_observed(blocks: Blocks, threads: Threads) -> Products:
+    """The products with a tensor, complete or not: by the thin kernel where the processor has vectors, else by BLAS."""
+    from solvers.tensor.thin.kernel import VECTOR_BYTES  # numba: see methods/hals.py
+
+    if not isinstance(blocks, MaskedBlocks):
+        return products_with(blocks, threads)
+    return BlasProducts(blocks, threads) if VECTOR_BYTES is None else ObservedProducts(blocks, threads)
+
+
+class ObservedProducts(ThinProducts):
+    """The same over the observed entries: runs of entries are copied on their way, with zeros where one is missing.
+
+    The sums are those of the tensor with zeros there, to the bit.
+    """
+
+    def __init__(self, blocks: MaskedBlocks, threads: Threads) -> None:
+        super().__init__(blocks, threads)
+        self._seen, self._places = blocks.seen, blocks.places
+        nothing = (slice(0, 0),) * 3
+        weights = np.zeros((0, self.unit), self.dtype)
+        for entries in [self._entries] + ([] if self._file is None else [np.empty((0, 0, 0), self.dtype)]):  # compiles
+            self._sum_across(Slab(nothing, entries), nothing, weights, weights)
+            self._sum_along(Slab(nothing, entries), nothing, weights, weights)
+
+    def _sum_across(self, slab: Slab, place: Place, weights: Array, out: Array) -> None:
+        b, i, a = place
+        self._kernel.sum_observed_across(
+            slab.entries, corner(slab, place), (b.start, i.start, a.start),
+            a.stop - a.start, i.stop - i.start, b.stop - b.start, self._seen, self._places,
+            weights, i.start, self.unit, out, b.start * self._entries.shape[2] + a.start, self._entries.shape[2],
+        )  # fmt: skip
+
+    def _sum_along(self, slab: Slab, place: Place, weights: Array, out: Array) -> None:
+        b, i, a = place
+        self._kernel.sum_observed_along(
+            slab.entries, corner(slab, place), (b.start, i.start, a.start),
+            i.stop - i.start, a.stop - a.start, b.stop - b.start, self._seen, self._places,
+            weights, b.start * self._entries.shape[2] + a.start, self._entries.shape[2],
+            self._kernel.block_along(weights.shape[1]), self.unit, out,
+        )  # fmt: skip
