@@ -61,7 +61,7 @@ Run: TypeAlias = dict[str, tuple[Sequence[float], Sequence[float]]]
 def run(python: Path, folder: Path, *asked: object) -> Run:
     """One seed of every contestant, in a process of its own."""
     command = [str(python), "-W", "ignore", "-c", SCRIPT, json.dumps(asked)]
-    answer = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True)
+    answer = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
     found: Run = json.loads(answer.stdout)
     return found
 

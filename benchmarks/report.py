@@ -85,7 +85,8 @@ def gain_table(results: Mapping[str, Gain]) -> str:
     return (
         f"## What a compressed tensor gains: accelerate = auto, beta = {BETA:g}, medians over the seeds\n\n"
         "Both runs go on until their stopping rule holds. An exact one not done after half a minute is stopped\n"
-        "there, and the accelerated one where it has come as far. On E3 and E4 auto declines: 1 is what to expect.\n\n"
+        "there, and the accelerated one where it has come as far. On E3 auto declines: 1 is what to expect; on E4 it\n"
+        "begins in single precision.\n\n"
         + markdown(["", "times sooner than exact sweeps", "objective / the exact run's"], rows)
     )
 
