@@ -40,7 +40,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 METHODS = ("mu", "als", "hals", "apg", "anls-as", "anls-bpp")
 POLL_SECONDS = 2.0
 # Of a picture in the document.
-COLOURS = 64
+COLOURS = 128
 PAGE = 500
 # What a row has, what the paper's table calls it, the title, and the digits.
 MEASURES = (
@@ -206,9 +206,10 @@ def section(experiment: Experiment, runs: Sequence[Run], reference: NDArray[Any]
         for name, words in (("objective", "The objective against time"), ("quality", "Box plots over the repeats"))
     )
     shape = " × ".join(map(str, experiment.shape))
+    repeats = "1 repeat" if experiment.repeats == 1 else f"{experiment.repeats} repeats"
     counted = "" if reference is None else f"\n\n{_who_ends_at(reference.shape[1], rows, theirs)}"
     return (
-        f"## {experiment.title}\n\n{shape}, R = {experiment.rank}; {limit}; {experiment.repeats} repeats. "
+        f"## {experiment.title}\n\n{shape}, R = {experiment.rank}; {limit}; {repeats}. "
         f"Means, ours / the paper's; sparsity and components of mode {experiment.mode}. On {machine()}.\n\n"
         f"{markdown(titles, shown)}{counted}\n\n{pictures}\n"
     )
@@ -236,9 +237,8 @@ def _draw(experiment: Experiment, runs: Sequence[Run], reference: NDArray[Any] |
         ("quality", plots.quality(runs, experiment.mode, reference)),
     ):
         with Image.open(io.BytesIO(plots.render(figure, "png"))) as picture:  # few colours: a quarter of the size
-            picture.convert("RGB").quantize(COLOURS).save(
-                folder / f"replication-{experiment.name}-{name}.png", optimize=True
-            )
+            small = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)  # rare colours stay, too
+            small.save(folder / f"replication-{experiment.name}-{name}.png", optimize=True)
 
 
 def _cells(row: Row, theirs: PaperRows, runs: Sequence[Run]) -> list[str]:
