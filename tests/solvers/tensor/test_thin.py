@@ -210,7 +210,7 @@ def test_the_tile_becomes_fused_vector_instructions(
     """Also for processors that are not there: LLVM verifies the code, and its registers hold the sums of a tile."""
     module = ir.Module()
     pointer, number = scalar.as_pointer(), kernel.I64
-    arguments = [pointer, number, pointer, pointer, *[number] * 4, pointer]
+    arguments = [pointer, number, pointer, pointer, *[number] * 4, pointer, number]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "rows")
     builder = ir.IRBuilder(function.append_basic_block())
     kernel.Emitter(builder, scalar, vector, is_along).rows(*function.args)

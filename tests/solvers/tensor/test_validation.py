@@ -126,7 +126,7 @@ def test_a_penalty_for_another_number_of_modes_is_refused(field: str) -> None:
     [
         (lambda factors: factors[:2], "has 2 factors"),
         (lambda factors: [*factors[:2], factors[2][:, :3]], r"A3: has shape \(5, 3\)"),
-        (lambda factors: [*factors[:2], -factors[2]], "A3: has 20 negative"),
+        (lambda factors: [*factors[:2], -factors[2]], "A3: has negative entries, 20 of 20"),
         (lambda factors: [factors[0] * np.nan, *factors[1:]], "A1: has NaN"),
         (lambda factors: [factors[0] * 1j, *factors[1:]], "A1: has dtype complex"),
         (lambda factors: [factors[0] * 1e70, *factors[1:]], "initial: makes a model out of the range of float64"),
