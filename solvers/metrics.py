@@ -93,7 +93,7 @@ def factor_match_score(
         cosines = cosines * (1 - np.abs(w - v) / np.maximum(np.maximum(w, v), np.finfo(float).tiny))
     ours, theirs = cosines.shape
     ranks: dict[str, int] = {"true": theirs, "larger": max(ours, theirs), "smaller": min(ours, theirs)}
-    return float(cosines[_best_matching(cosines)].sum()) / ranks[divisor]
+    return float(cosines[best_matching(cosines)].sum()) / ranks[divisor]
 
 
 def congruences(one: Sequence[Array], other: Sequence[Array]) -> Float64:
@@ -102,7 +102,7 @@ def congruences(one: Sequence[Array], other: Sequence[Array]) -> Float64:
     Components are paired one to one where the sum of their cosines, multiplied over the modes, is largest.
     """
     cosines = _cosines(one, other)
-    rows, columns = _best_matching(hadamard(cosines))
+    rows, columns = best_matching(hadamard(cosines))
     return np.array([cosine[rows, columns] for cosine in cosines])
 
 
@@ -110,7 +110,8 @@ def _cosines(one: Sequence[Array], other: Sequence[Array]) -> list[Float64]:
     return [unit_columns(A).T @ unit_columns(B) for A, B in zip(one, other, strict=True)]
 
 
-def _best_matching(score: Float64) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def best_matching(score: Float64) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Which rows go with which columns one to one, so that their scores have the largest sum."""
     # Half a second to load, and nobody else needs it.
     from scipy.optimize import linear_sum_assignment
 

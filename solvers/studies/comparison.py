@@ -17,12 +17,12 @@ from solvers.bcd.loop import solve
 from solvers.bcd.result import Result
 from solvers.bcd.state import History
 from solvers.errors import AdviceWarning, InvalidInput
-from solvers.metrics import DEAD_SHARE, factor_match_score, psnr, weights
+from solvers.metrics import DEAD_SHARE, best_matching, psnr, unit_columns, weights
 from solvers.settings import Settings
 from solvers.studies.archive import pack, unpack
 from solvers.studies.settings import Cell, ComparisonSettings
 from solvers.studies.validation import Validated, check_validation, checks, run_check, validated
-from solvers.tensor.products import Array
+from solvers.tensor.products import Array, Float64, hadamard
 
 FORMAT = 1
 
@@ -199,8 +199,8 @@ def table(runs: Sequence[Run], mode: int = 1, reference: NDArray[Any] | None = N
 
 def matches(runs: Sequence[Run]) -> list[float]:
     """The factor match of every pair of runs, of the components that are left; the larger number of them counts."""
-    models = [_living(run.factors) for run in runs]
-    return [_match(one, other) for place, one in enumerate(models) for other in models[place + 1 :]]
+    models = [comparable(run.factors) for run in runs]
+    return [match(one, other) for place, one in enumerate(models) for other in models[place + 1 :]]
 
 
 def check_reference(reference: NDArray[Any], shape: Sequence[int], mode: int) -> None:
@@ -212,16 +212,19 @@ def check_reference(reference: NDArray[Any], shape: Sequence[int], mode: int) ->
         raise InvalidInput("reference", f"has shape {reference.shape}", remedy)
 
 
-def _living(factors: Sequence[Array]) -> list[Array]:
+def comparable(factors: Sequence[Array]) -> list[Float64]:
+    """The components that are left, with columns of unit length: of many pairs, each model needs that once."""
     w = weights(factors)
-    return [A[:, w > DEAD_SHARE * w.max()] for A in factors]
+    return [unit_columns(A[:, w > DEAD_SHARE * w.max()]) for A in factors]
 
 
-def _match(one: Sequence[Array], other: Sequence[Array]) -> float:
-    left = one[0].shape[1], other[0].shape[1]
+def match(one: Sequence[Float64], other: Sequence[Float64]) -> float:
+    """The factor match score of two models that were made comparable; the larger number of components counts."""
+    left: tuple[int, int] = one[0].shape[1], other[0].shape[1]
     if 0 in left:
         return float(left == (0, 0))  # two that have nothing left agree
-    return factor_match_score(one, other, divisor="larger")
+    cosines = hadamard([A.T @ B for A, B in zip(one, other, strict=True)])
+    return float(cosines[best_matching(cosines)].sum()) / max(left)
 
 
 def _row(cell: Cell, runs: list[Run], mode: int, reference: NDArray[Any] | None) -> Row:

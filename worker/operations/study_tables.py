@@ -5,12 +5,12 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from solvers import History, InvalidInput
-from solvers.studies.comparison import Descent, Row, Run, Spread, matches
+from solvers.studies.comparison import Descent, Row, Run, Spread, comparable, match
 from solvers.studies.settings import Cell, ComparisonSettings
 from solvers.studies.state import Choice
 from solvers.studies.tables import to_csv, to_latex
 from solvers.studies.validation import Validated, validated
-from solvers.tensor.products import Array
+from solvers.tensor.products import Array, Float64
 from worker.contract import TERMINAL, Axes
 from worker.errors import NoFactorsYet, NotFound, NothingYet
 from worker.records.records import Records
@@ -107,32 +107,32 @@ class StudyTables:
     def _matches(self, study: Study, runs: "CellRuns") -> Mapping[int, Sequence[float]]:
         kept = self._records.studies.matches(study.id)
         found, ended = {}, {}
-        for place, (cell, own) in enumerate(runs):
-            found[place] = kept[place] if place in kept else tuple(self._compared(cell, own))
+        for place, (_, own) in enumerate(runs):
+            found[place] = kept[place] if place in kept else tuple(self._compared(own))
             if place in kept or all(run.state in TERMINAL for run in own):
                 ended[place] = found[place]
         if len(ended) > len(kept) and (len(ended) == len(found) or len(ended) >= 2 * len(kept)):
             self._records.studies.keep_matches(study.id, ended)
         return found
 
-    def _compared(self, cell: Cell, runs: Sequence[RunRecord]) -> list[float]:
+    def _compared(self, runs: Sequence[RunRecord]) -> list[float]:
         """The match of every pair of the runs that succeeded."""
         ids = [run.id for run in runs if run.state == "succeeded"][:MOST_COMPARED]
         pairs = [*combinations(ids, 2)]
         if any(pair not in self._remembered for pair in pairs):
-            loaded = {id: self._with_factors(id, cell) for id in ids}
+            loaded = {id: self._comparable(id) for id in ids}
             if len(self._remembered) > MOST_REMEMBERED:
                 self._remembered.clear()
             for one, other in pairs:
                 first, second = loaded[one], loaded[other]
                 if (one, other) not in self._remembered and first is not None and second is not None:
-                    self._remembered[one, other] = matches([first, second])[0]
+                    self._remembered[one, other] = match(first, second)
         return [self._remembered[pair] for pair in pairs if pair in self._remembered]
 
-    def _with_factors(self, id: str, cell: Cell) -> Run | None:
+    def _comparable(self, id: str) -> list[Float64] | None:
         """None if the run is being deleted."""
         factors = self._factors(id)
-        return None if factors is None else Run(cell, 0, factors=factors)
+        return None if factors is None else comparable(factors)
 
     def _factors(self, id: str) -> tuple[Array, ...] | None:
         try:
