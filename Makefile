@@ -14,7 +14,7 @@ demo: $(VENV)/server
 
 test: lint
 	$(BIN)/pytest --numprocesses 2 tests/solvers
-	$(BIN)/pytest tests/jobs tests/api tests/security tests/operations
+	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/jobs tests/api tests/security tests/operations
 	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/clients
 	$(BIN)/pytest tests/page
 	$(MAKE) faults
