@@ -24,6 +24,7 @@ LOAD, JUMP_EQUAL, RETURN = 0x20, 0x15, 0x06
 NUMBER_AT, MACHINE_AT, FIRST_ARGUMENT_AT, X86_64 = 0, 4, 16, 0xC000003E
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 Step = tuple[int, int, int, int]
+ROOT = Path(__file__).parents[3]
 
 
 def settings(unit: str) -> dict[str, list[str]]:
@@ -61,7 +62,11 @@ def confine_files(unit: Mapping[str, list[str]]) -> None:
         _mount("--bind", path, path)
         _mount("-o", "remount,bind,ro", path)
     assert unit["PrivateTmp"] == ["true"]
+    project = os.open(ROOT, os.O_PATH)
     _mount("-t", "tmpfs", "tmpfs", "/tmp")
+    if ROOT.is_relative_to("/tmp"):  # then what runs is hidden, too
+        ROOT.mkdir(parents=True)
+        _mount("--no-canonicalize", "--bind", f"/proc/{os.getpid()}/fd/{project}", ROOT)
 
 
 def drop_privileges(unit: Mapping[str, list[str]]) -> None:
