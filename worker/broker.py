@@ -19,6 +19,8 @@ QUEUE = "work"
 TASK = "ncp.work"
 # Messages that may wait to be taken: whoever takes one claims until nothing is left, so more would wake nobody else.
 PENDING = 16
+# Between two rounds of sending: the first wake-up goes at once, what is asked for soon after it goes together.
+ROUND_SECONDS = 0.02
 # How long a process that ends waits for its last messages to be sent.
 CLOSE_SECONDS = 5.0
 log = logging.getLogger("ncp.jobs")
@@ -84,6 +86,7 @@ class WakeUpThread:
         self._changed = threading.Condition()
         self._asked = 0
         self._closed = False
+        self._pause = 0.0
         self._thread: threading.Thread | None = None
 
     def ask(self) -> None:
@@ -119,7 +122,9 @@ class WakeUpThread:
     def _next(self) -> int:
         """How many were asked for since the last time; 0 at the end."""
         with self._changed:
+            self._changed.wait_for(lambda: self._closed, self._pause)
             self._changed.wait_for(lambda: self._asked or self._closed)
+            self._pause = ROUND_SECONDS
             asked, self._asked = self._asked, 0
             return asked
 
