@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from solvers import METHODS, Result, Settings, solve, synthetic
 from solvers.bcd.problem import Problem, resolve
 from solvers.bcd.weights import given_weights
+from solvers.settings import Accelerate
 from solvers.tensor.products import Array, Float64
 from tests.solvers import literal
 
@@ -96,3 +97,14 @@ def kkt_residual(X: Float64, factors: Sequence[Array], settings: Settings) -> fl
         scale = np.abs(A).max(initial=1e-12)
         worst = max(worst, float(np.abs(np.minimum(A / scale, gradient * scale / np.linalg.norm(X) ** 2)).max()))
     return worst
+
+
+def accelerated(method: str, accelerate: Accelerate, **fields: Any) -> Settings:
+    """Settings of a run that ends soon, after a first phase on a smaller tensor."""
+    stop = {"criterion": "relative_objective", "tolerance": 1e-5, "patience": 3}
+    fields = {"rank": 4, "beta": 0.1, "rescale": True, "init": "random_scaled", "stop": stop, **fields}
+    return Settings(method=method, accelerate=accelerate, **fields)
+
+
+def same_bits(ours: Sequence[Array], theirs: Sequence[Array]) -> bool:
+    return [A.tobytes() for A in ours] == [A.tobytes() for A in theirs]

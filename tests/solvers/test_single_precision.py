@@ -4,7 +4,6 @@ import io
 import json
 import math
 import tracemalloc
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +18,14 @@ from solvers.tensor.dense import SINGLE_BYTES, Positive, Tensor
 from solvers.tensor.products import Array
 from solvers.tensor.threads import Threads
 from tests.solvers.literal import objective, relative_error
-from tests.solvers.problems import Layout, is_squared, per_mode, problem_of
+from tests.solvers.problems import Layout, accelerated, is_squared, per_mode, problem_of, same_bits
 
 X = synthetic.planted((30, 20, 15), rank=3, snr_db=30.0).tensor
 methods = pytest.mark.parametrize("method", METHODS)
 
 
 def asked(method: str = "anls-bpp", accelerate: Accelerate = "float32", **fields: Any) -> Settings:
-    stop = {"criterion": "relative_objective", "tolerance": 1e-5, "patience": 3}
-    fields = {"rank": 4, "beta": 0.1, "rescale": True, "init": "random_scaled", "stop": stop, **fields}
-    return Settings(method=method, accelerate=accelerate, **fields)
-
-
-def same_bits(ours: Sequence[Array], theirs: Sequence[Array]) -> bool:
-    return [A.tobytes() for A in ours] == [A.tobytes() for A in theirs]
+    return accelerated(method, accelerate, **fields)
 
 
 @methods

@@ -1,7 +1,7 @@
 """An accelerated run sweeps over a compressed tensor first, and still ends as a run on the tensor itself."""
 
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -14,12 +14,11 @@ from solvers import METHODS, Settings, State, estimate_memory, solve, sweeps, sy
 from solvers.bcd.phases import maybe_compress
 from solvers.settings import Accelerate
 from solvers.tensor.compressed import compress
-from solvers.tensor.products import Array
 from solvers.tensor.scan import scan
 from solvers.tensor.threads import Threads, single_threaded_blas
 from solvers.tensor.validation import Precision, prepare_tensor
 from tests.solvers.literal import model, mttkrp, objective, relative_error
-from tests.solvers.problems import Layout, is_squared, per_mode, planted, problem_of, start
+from tests.solvers.problems import Layout, accelerated, is_squared, per_mode, planted, problem_of, same_bits, start
 
 X = synthetic.planted((60, 50, 40), rank=3, snr_db=40.0).tensor
 COMPRESSIBLE = [name for name, method in METHODS.items() if method.signed]
@@ -27,13 +26,7 @@ methods = pytest.mark.parametrize("method", COMPRESSIBLE)
 
 
 def asked(method: str = "anls-bpp", accelerate: Accelerate = "compress", **fields: Any) -> Settings:
-    stop = {"criterion": "relative_objective", "tolerance": 1e-5, "patience": 3}
-    fields = {"rank": 4, "beta": 0.1, "rescale": True, "init": "random_scaled", "stop": stop, **fields}
-    return Settings(method=method, accelerate=accelerate, **fields)
-
-
-def same_bits(ours: Sequence[Array], theirs: Sequence[Array]) -> bool:
-    return [A.tobytes() for A in ours] == [A.tobytes() for A in theirs]
+    return accelerated(method, accelerate, **fields)
 
 
 @given(
