@@ -1,5 +1,6 @@
 """The array types of the package, and products of factors."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -8,6 +9,9 @@ from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[np.floating[Any]]
 Float64: TypeAlias = NDArray[np.float64]
+
+# Bytes of a cache line. Vectors of an array that begins with one do not lie across two.
+LINE = 64
 
 
 def khatri_rao(factors: Sequence[Array]) -> Array:
@@ -22,8 +26,27 @@ def row_products(factors: Sequence[Array]) -> Array:
     """Column-wise Kronecker product: every row is a product of one row of each factor, last mode fastest."""
     product = np.ascontiguousarray(factors[0])
     for A in factors[1:]:
-        product = (product[:, None, :] * A[None, :, :]).reshape(-1, product.shape[1])
+        rows, columns = product.shape
+        out = aligned_empty((rows, len(A), columns), np.result_type(product, A))
+        product = np.multiply(product[:, None, :], A[None, :, :], out=out).reshape(-1, columns)
     return product
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A new array that begins with a cache line."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + LINE, np.uint8)
+    first = -memory.ctypes.data % LINE
+    return memory[first : first + size].view(dtype).reshape(shape)
+
+
+def aligned(A: Array, dtype: np.dtype[Any]) -> Array:
+    """The same in C order and this precision, from the beginning of a cache line on; a copy if A is not."""
+    if A.ctypes.data % LINE == 0 and A.dtype == dtype and A.flags.c_contiguous and A.flags.writeable:
+        return A
+    copy = aligned_empty(A.shape, dtype)
+    copy[...] = A
+    return copy
 
 
 def padded(A: Array, unit: int) -> Array:

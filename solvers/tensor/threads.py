@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from threading import Lock
 from types import TracebackType
 from typing import TypeVar
@@ -18,6 +18,9 @@ from typing import TypeVar
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from solvers.errors import InvalidInput
+
+# Of a thread's share of the work: what it takes at first, and then.
+EIGHTHS = (3, 2, 1, 1, 1)
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -77,6 +80,16 @@ def slabs(length: int, pieces: int) -> Iterator[slice]:
     pieces = max(1, min(pieces, length))
     edges = [length * piece // pieces for piece in range(pieces + 1)]
     return (slice(start, stop) for start, stop in pairwise(edges))
+
+
+def shrinking_slabs(length: int, threads: int, unit: int) -> Iterator[slice]:
+    """Cut `range(length)` at multiples of `unit` into large slices for all threads, then smaller ones.
+
+    Large ones waste least at their edges; with small ones at the end, no thread waits long for the last.
+    """
+    shares = accumulate(share for share in EIGHTHS for _ in range(threads))
+    edges = {min(length, round(length * share / (8 * threads * unit)) * unit) for share in shares}
+    return (slice(start, stop) for start, stop in pairwise(sorted(edges | {0, length})))
 
 
 class Threads:

@@ -8,8 +8,8 @@ A row of `out` is summed over blocks of k that have one length, each from zero: 
 between blocks, gives the same bits. One file, because numba's cache does not notice a change in another.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from llvmlite import binding, ir
@@ -28,12 +28,8 @@ ALONG, ACROSS = 128, 32
 BLOCK_OF_W = 2560
 # Columns of W and `out` that are done together; more would not leave room for the entries in the cache.
 PANEL = 64
-# Rows that meet a block of W together, and columns of X that meet one after the other.
-ROWS, COLUMNS = 12, 192
-# Fewer of them where they are copied first: the copy stays in the first-level cache, too.
+# Columns of X that meet a block of W one after the other, if they are copied first: they stay in that cache, too.
 OBSERVED_COLUMNS = 96
-# Rows of a tile of one, two and three vectors: with the vectors of W they just fill sixteen registers.
-TILE_ROWS = {1: 8, 2: 6, 3: 4}
 # Half vectors in three vectors. How many a tile is wide tells which code to run; six more, the one that prefetches.
 MOST_UNITS = PREFETCHES = 6
 I64 = ir.IntType(64)
@@ -52,7 +48,18 @@ def vector_bytes(features: dict[str, bool]) -> int | None:
     return 32 if features.get("neon") else None
 
 
+class Cut(NamedTuple):
+    """How the work is cut; it does not show in the bits."""
+
+    tile_rows: Mapping[int, int]  # of a tile of one, two and three vectors
+    rows: int  # that meet a block of W together
+    columns: int  # of X that meet it one after the other
+
+
+# By the bytes of a vector. With the vectors of W, a tile fits into sixteen registers, or into 32 of the long ones.
+CUTS = {32: Cut({1: 8, 2: 6, 3: 4}, 12, 192), 64: Cut({1: 12, 2: 8, 3: 6}, 24, 768)}
 VECTOR_BYTES = vector_bytes(dict(binding.get_host_cpu_features()))
+ROWS, COLUMNS = CUTS[VECTOR_BYTES or 32][1:]
 
 
 def unit_of(dtype: np.dtype[Any], vector: int | None = None) -> int:
@@ -72,6 +79,7 @@ class Emitter:
         self.builder, self.scalar, self.is_along = builder, scalar, is_along
         self.item = 4 if isinstance(scalar, ir.FloatType) else 8
         self.lanes = vector // self.item
+        self.tile_rows = CUTS[vector].tile_rows
 
     def rows(self, x: Value, step: Value, W: Value, out: Value, columns: Value, rows: Value, depth: Value,
              units: Value, ahead: Value, ahead_step: Value) -> None:  # fmt: skip
@@ -89,7 +97,7 @@ class Emitter:
             b.position_at_end(block)
             widths = [self.lanes] * (count // 2) + [self.lanes // 2] * (count % 2)
             done = ir.Constant(I64, 0)
-            for height in dict.fromkeys((TILE_ROWS[len(widths)], 2, 1)):
+            for height in dict.fromkeys((self.tile_rows[len(widths)], 2, 1)):
                 done = self._tiles(height, widths, done, x, step, W, out, columns, rows, depth, ahead, ahead_step)
             b.branch(end)
         b.position_at_end(end)

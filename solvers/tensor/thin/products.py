@@ -11,14 +11,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from solvers.tensor.contraction import SMALL, Blocks, Matricization, Place
-from solvers.tensor.products import Array
+from solvers.tensor.products import Array, aligned, aligned_empty
 from solvers.tensor.thin.file_entries import FileEntries
-from solvers.tensor.threads import Threads, slabs
+from solvers.tensor.threads import Threads, shrinking_slabs, slabs
 
 # A result with fewer rows than this is summed in sections, so that threads have something to share.
 FEW_ROWS, SECTIONS = 64, 16
-# Pieces of the rows for every thread: enough that none waits long for the last one.
-PIECES_PER_THREAD = 4
 # A partial result of fewer entries is contracted by one thread sooner than another wakes.
 SMALL_PARTIAL = 1 << 18
 
@@ -132,10 +130,10 @@ class ThinProducts(InDoublePrecision):
         kernel.load(blocks.dtype)
 
     def contract_inner(self, weights: Array) -> Array:
-        weights = np.require(weights, self.dtype, ["C", "W"])  # the kernel reads addresses
+        weights = aligned(weights, self.dtype)
         before, inner, after = self._entries.shape
         sections = self._sections(before * after, inner, self._kernel.ACROSS)
-        sums = np.zeros((len(sections), before * after, weights.shape[1]), weights.dtype)
+        sums = _zeros((len(sections), before * after, weights.shape[1]), weights.dtype)
         by_block = before >= 2 * self._threads.count
 
         def work(slab: Slab) -> None:
@@ -149,18 +147,18 @@ class ThinProducts(InDoublePrecision):
                     self._sum_across(slab, (b, cut, a), weights, sums[section])
 
             if by_block:
-                self._share(piece, len(sections), blocks, fewest=1)
+                self._share(piece, len(sections), blocks, unit=1)
             else:
-                self._share(piece, len(sections), columns, fewest=self._kernel.ROWS)
+                self._share(piece, len(sections), columns, unit=self._kernel.ROWS)
 
         self._each_slab(work)
         return total(sums)
 
     def contract_outer(self, weights: Array) -> Array:
-        weights = np.require(weights, self.dtype, ["C", "W"])  # the kernel reads addresses
+        weights = aligned(weights, self.dtype)
         _, inner, after = self._entries.shape
         sections = self._sections(inner, after, self._kernel.ALONG)
-        sums = np.zeros((len(sections), inner, weights.shape[1]), weights.dtype)
+        sums = _zeros((len(sections), inner, weights.shape[1]), weights.dtype)
 
         def work(slab: Slab) -> None:
             blocks, rows, columns = slab.place
@@ -171,7 +169,7 @@ class ThinProducts(InDoublePrecision):
                 if cut is not None:
                     self._sum_along(slab, (blocks, rows_part, cut), weights, sums[section, rows_part])
 
-            self._share(piece, len(sections), rows, fewest=self._kernel.ROWS)
+            self._share(piece, len(sections), rows, unit=self._kernel.ROWS)
 
         self._each_slab(work)
         return total(sums)
@@ -199,13 +197,12 @@ class ThinProducts(InDoublePrecision):
         count = 1 if rows >= FEW_ROWS or self._entries.size <= SMALL else SECTIONS
         return [slice(part.start * block, min(depth, part.stop * block)) for part in slabs(blocks, count)]
 
-    def _share(self, piece: Callable[[tuple[int, slice]], None], sections: int, rows: slice, fewest: int) -> None:
-        """Every section of every part of the rows, counted from the first; the fewest rows that a part should have."""
-        many = 1 if self._entries.size <= SMALL or self._threads.count == 1 else self._threads.count * PIECES_PER_THREAD
+    def _share(self, piece: Callable[[tuple[int, slice]], None], sections: int, rows: slice, unit: int) -> None:
+        """Every section of every part of the rows, counted from the first; parts are cut at multiples of `unit`."""
         count = rows.stop - rows.start
-        self._threads.each(
-            piece, product(range(sections), slabs(count, min(-(-many // sections), -(-count // fewest))))
-        )
+        alone = sections > 1 or self._entries.size <= SMALL or self._threads.count == 1
+        parts = [slice(0, count)] if alone else shrinking_slabs(count, self._threads.count, unit)
+        self._threads.each(piece, product(range(sections), parts))
 
     def _each_slab(self, work: Callable[[Slab], None]) -> None:
         before, inner, after = self._entries.shape
@@ -231,6 +228,12 @@ def _address(slab: Slab, place: Place) -> tuple[int, int, int]:
 
 def _transposed(matrix: Array) -> Array:
     return np.ascontiguousarray(matrix.T)
+
+
+def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    sums = aligned_empty(shape, dtype)
+    sums[...] = 0
+    return sums
 
 
 def _shifted(part: slice, by: slice) -> slice:

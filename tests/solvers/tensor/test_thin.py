@@ -14,7 +14,7 @@ from llvmlite import binding, ir
 from solvers import Settings, solve, synthetic
 from solvers.tensor import dense
 from solvers.tensor.contraction import Blocks, Split, block_sizes
-from solvers.tensor.products import Array
+from solvers.tensor.products import LINE, Array, aligned
 from solvers.tensor.thin import file_entries, kernel, products
 from solvers.tensor.thin.file_entries import memory_bytes, slab_places
 from solvers.tensor.thin.products import BlasProducts, ThinProducts, products_with
@@ -225,3 +225,16 @@ def test_the_tile_becomes_fused_vector_instructions(
     fused = [line for line in lines if "vfmadd" in line and register in line]
     assert len(fused) >= 12
     assert not any("call" in line.split() or "callq" in line.split() for line in lines)
+
+
+@given(shape=st.tuples(st.integers(1, 9), st.integers(1, 9)), dtype=st.sampled_from([np.float32, np.float64]))
+def test_weights_for_the_kernel_begin_with_a_cache_line_and_keep_their_values(
+    shape: tuple[int, int], dtype: type
+) -> None:
+    A = np.random.default_rng(0).random(shape)[:, ::-1]
+    copy = aligned(A, np.dtype(dtype))
+    assert copy.ctypes.data % LINE == 0
+    assert copy.flags.c_contiguous
+    assert copy.flags.writeable
+    np.testing.assert_array_equal(copy, A.astype(dtype))
+    assert aligned(copy, np.dtype(dtype)) is copy

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
 from solvers import Settings, State, solve, sweeps, synthetic
-from solvers.tensor.threads import Threads, single_threaded_blas
+from solvers.tensor.threads import Threads, shrinking_slabs, single_threaded_blas
 from tests.solvers.problems import planted
 
 
@@ -30,6 +32,14 @@ def test_the_threads_asked_for_really_work_at_the_same_time() -> None:
 def test_outcomes_come_in_the_order_of_the_items() -> None:
     with Threads(3) as threads:
         assert threads.each(lambda item: 2 * item, range(200)) == [2 * item for item in range(200)]
+
+
+@given(length=st.integers(0, 3000), threads=st.integers(2, 9), unit=st.integers(1, 40))
+def test_shrinking_slabs_cover_everything_once_and_are_cut_at_multiples(length: int, threads: int, unit: int) -> None:
+    parts = list(shrinking_slabs(length, threads, unit))
+    assert [place for part in parts for place in range(part.start, part.stop)] == list(range(length))
+    assert all(part.start % unit == 0 and part.start < part.stop for part in parts)
+    assert length < 16 * threads * unit or len(parts) >= 2 * threads
 
 
 @pytest.mark.parametrize("wrong", [0, 7, 15])
