@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from importlib.metadata import version
@@ -26,6 +27,7 @@ from app.routes.openapi import describe
 from app.routes.results import factors, models, plots
 from app.routes.studies import results as study_results
 from app.routes.studies import studies
+from app.routes.submissions import Submissions
 from app.routes.tensors import records as tensors
 from app.routes.tensors import samples, views
 from app.streaming.broadcast import Broadcaster
@@ -43,11 +45,14 @@ Refusals are `application/problem+json` and name field and remedy. Modes count f
 READ_SECONDS = 5.0
 # A request waits no longer than this for a Redis that does not answer; then it is a 503 with Retry-After.
 ANSWER_SECONDS = 2.0
+# Of asyncio's own, for what every request and every submission waits for; as many as routes share.
+THREADS = 40
+# In the order in which they are tried: submissions come at the highest rate.
 ROUTERS = (
+    jobs.router,
     tensors.router,
     views.router,
     samples.router,
-    jobs.router,
     events.router,
     factors.router,
     models.router,
@@ -119,11 +124,13 @@ def create_app(configuration: Configuration, identify: Identify | None = None) -
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open what all requests share, and read events for as long as the server runs."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "requests"))
     configuration: Configuration = app.state.configuration
     records, store = Records.of(configuration, ANSWER_SECONDS), open_store(configuration)
     app.state.records, app.state.store = records, store
     app.state.tensors = TensorOperations(records, store)
     app.state.jobs = JobOperations(records, store, configuration)
+    app.state.submissions = Submissions(app.state.jobs)
     app.state.models = ModelOperations(records, store)
     app.state.studies = StudyOperations(records, store, configuration)
     app.state.summarizing = CapacityLimiter(1)

@@ -89,10 +89,12 @@ class WakeUpThread:
         self._pause = 0.0
         self._thread: threading.Thread | None = None
 
-    def ask(self) -> None:
-        """A job was queued. It is durable whether or not the message arrives: reapers repeat lost ones."""
+    def ask(self, count: int = 1) -> None:
+        """Jobs were queued. They are durable whether or not the messages arrive: reapers repeat lost ones."""
+        if not count:
+            return
         with self._changed:
-            self._asked += 1
+            self._asked += count
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="wake-ups", daemon=True)
                 self._thread.start()

@@ -1,6 +1,7 @@
 """Authentication of every request under /v1; the rate limit is checked in the same thread hop."""
 
-from anyio import to_thread
+import asyncio
+
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -32,7 +33,7 @@ class AuthenticationMiddleware:
             await send(message)
 
         try:
-            caller, allowance = await to_thread.run_sync(self._authenticate, request)
+            caller, allowance = await asyncio.to_thread(self._authenticate, request)
             headers.update(rate_limit_headers(allowance))
             check_rate(allowance)
         except tuple(PROBLEM_TYPES) as error:

@@ -28,12 +28,14 @@ from app.responses import (
     public_path,
 )
 from app.routes.openapi import error_responses
+from app.routes.submissions import Submissions
 from app.streaming.history import history_response
 from solvers import Settings
 from solvers.settings import MethodName
 from worker.contract import JobRequest, JobState, Progress
 from worker.errors import Unavailable
 from worker.logs import log_context
+from worker.records.jobs import Submission
 
 Key = Annotated[
     str | None,
@@ -88,9 +90,11 @@ router = APIRouter(prefix=f"{API_PREFIX}/jobs", tags=["jobs"], route_class=Repor
     responses=error_responses(400, 404, 409, 413, 415, 507),
     dependencies=[Depends(only_json)],
 )
-def submit_job(request: Request, body: JobRequest, caller: Caller, jobs: Jobs, idempotency_key: Key = None) -> Response:
+async def submit_job(request: Request, body: JobRequest, caller: Caller, idempotency_key: Key = None) -> Response:
     """Queue a decomposition. Everything that can be refused is refused now; the answer means the job is on disk."""
-    job, replayed = jobs.submit(caller.owner, body, idempotency_key, caller.limits, log_context().request_id)
+    submission = Submission(caller.owner, body, idempotency_key, caller.limits, log_context().request_id)
+    submissions: Submissions = request.app.state.submissions
+    job, replayed = await submissions.submit(submission)
     log_context().job_id = job.id
     headers = {"Location": public_path(request, f"{router.prefix}/{job.id}")}
     if replayed:

@@ -1,6 +1,8 @@
 """Submitting, listing, cancelling and deleting jobs that no worker has taken yet."""
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -8,7 +10,9 @@ import httpx
 import pytest
 
 from tests.support.api import Api, http_client, planted, refused, submit, upload
+from worker.errors import NoFactorsYet
 from worker.records.records import Records
+from worker.store.job_folder import JobFolder
 
 
 @pytest.fixture
@@ -48,6 +52,58 @@ def test_a_job_is_accepted_with_everything_it_will_do(client: httpx.Client, tens
     assert job["queue_position"] == 1
     assert "owner" not in job
     assert client.get(answer.headers["location"]).json() == job
+
+
+def test_submissions_at_the_same_time_are_answered_each_as_if_alone(client: httpx.Client, tensor: str) -> None:
+    """More than are made together, and some of them refused."""
+    bodies = [
+        {"tensor_id": tensor, "rank": 1 + number % 3, "method": "hals", "name": str(number)} for number in range(80)
+    ]
+    for number in range(0, 80, 4):
+        bodies[number] = {"tensor_id": f"nothing {number}", "rank": 2, "method": "hals"}
+    with ThreadPoolExecutor(40) as pool:
+        answers = list(pool.map(lambda body: client.post("/v1/jobs", json=body), bodies))
+    for number, answer in enumerate(answers):
+        if number % 4 == 0:
+            assert f"nothing {number}" in refused(answer, 404)["detail"]
+        else:
+            job = answer.json()
+            assert answer.status_code == 202
+            assert (job["name"], job["settings"]["rank"]) == (str(number), 1 + number % 3)
+            assert client.get(answer.headers["location"]).json()["created_at"] == job["created_at"]
+    found = client.get("/v1/jobs", params={"state": "queued", "limit": 500}).json()["items"]
+    assert sorted(job["queue_position"] for job in found) == list(range(1, 61))
+
+
+def test_one_key_at_the_same_time_makes_one_job(client: httpx.Client, tensor: str) -> None:
+    body, key = {"tensor_id": tensor, "rank": 2, "method": "hals"}, {"Idempotency-Key": "at the same time"}
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda _: client.post("/v1/jobs", json=body, headers=key), range(40)))
+    assert {answer.status_code for answer in answers} == {202}
+    assert len({answer.json()["id"] for answer in answers}) == 1
+    assert sum("idempotent-replayed" not in answer.headers for answer in answers) == 1
+
+
+def test_a_submission_that_waits_for_files_of_a_job_holds_up_no_other(
+    api: Api, client: httpx.Client, tensor: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, may_go_on = threading.Event(), threading.Event()
+
+    def slow(files: JobFolder) -> None:
+        reading.set()
+        may_go_on.wait(10)
+        raise NoFactorsYet("slow")
+
+    earlier = submit(client, tensor)["id"]
+    monkeypatch.setattr(JobFolder, "factors", slow)
+    body = {"tensor_id": tensor, "rank": 2, "method": "hals", "initial": {"job_id": earlier}}
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(client.post, "/v1/jobs", json=body)
+        assert reading.wait(10)
+        assert submit(client, tensor)["state"] == "queued"
+        assert not waiting.done()
+        may_go_on.set()
+        refused(waiting.result(), 409)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Tensors and jobs as the API sees them."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -9,9 +10,20 @@ from tests.support.jobs import put, random_tensor, request
 from worker.broker import PENDING, pending_wakeups
 from worker.config import Configuration
 from worker.contract import Job, TensorRecord
-from worker.errors import IdempotencyKeyReused, InUse, JobNotFinished, NotFound, Unavailable
+from worker.errors import (
+    IdempotencyKeyReused,
+    InUse,
+    InvalidJob,
+    JobNotFinished,
+    NotFound,
+    QuotaReached,
+    TooManyJobs,
+    Unavailable,
+)
 from worker.operations.jobs import JobOperations
+from worker.owner_limits import Limits
 from worker.records.claims import ExecutionRecords
+from worker.records.jobs import Submission, Submitted
 from worker.records.redis import keys
 from worker.records.redis.connection import RedisConnection, connect
 from worker.store.local import LocalStore
@@ -218,8 +230,9 @@ def test_an_absent_redis_is_unavailable(configuration: Configuration) -> None:
         away.jobs.list("local")
 
 
-def test_a_submission_asks_redis_twice_and_waits_for_no_message(
-    configuration: Configuration, store: LocalStore, tensor: TensorRecord
+@pytest.mark.parametrize("count", [1, 20])
+def test_submissions_made_together_ask_redis_twice_and_wait_for_no_message(
+    configuration: Configuration, store: LocalStore, tensor: TensorRecord, count: int
 ) -> None:
     """Every answer of Redis waits for the flush of what others write meanwhile: that is what a submission takes."""
 
@@ -227,24 +240,71 @@ def test_a_submission_asks_redis_twice_and_waits_for_no_message(
         asked = 0
 
         def __getattribute__(self, name: str) -> Any:
-            Counted.asked += name in ("script", "command", "commands")
+            Counted.asked += name in ("script", "script_calls", "command", "commands")
             return super().__getattribute__(name)
 
     jobs = JobOperations(ExecutionRecords(Counted.of(configuration)), store, configuration)
-    job, _ = jobs.submit("local", request(tensor), key="mine")
+    submissions = [Submission("local", request(tensor), key=f"mine {number}") for number in range(count)]
+    outcomes = made(jobs.submit_together(submissions))
     assert Counted.asked == 2
-    assert job.queue_position == 1
+    assert [job.queue_position for job, _ in outcomes] == list(range(1, count + 1))
     jobs.close()
+
+
+def made(outcomes: Sequence[Submitted | Exception]) -> list[Submitted]:
+    """None was refused."""
+    jobs = [outcome for outcome in outcomes if isinstance(outcome, Submitted)]
+    assert len(jobs) == len(outcomes), outcomes
+    return jobs
+
+
+def test_submissions_made_together_are_each_made_or_refused_as_if_alone(
+    records: ExecutionRecords, store: LocalStore, jobs: JobOperations, tensor: TensorRecord
+) -> None:
+    theirs = put(records, store, random_tensor(4, 5, 6, seed=2), "ann")
+    earlier, _ = jobs.submit("local", request(tensor, name="earlier"), "earlier")
+    two_jobs, small_rank = Limits(live_jobs=2), Limits(rank=2)
+    outcomes = jobs.submit_together(
+        [
+            Submission("local", request(tensor), "one"),
+            Submission("local", request(theirs)),
+            Submission("ann", request(theirs)),
+            Submission("local", request(tensor, rank=3), limits=small_rank),
+            Submission("local", request(tensor), "one"),
+            Submission("local", request(tensor, seed=1), "one"),
+            Submission("local", request(tensor, name="earlier"), "earlier", small_rank),
+            Submission("ann", request(theirs), limits=two_jobs),
+            Submission("ann", request(theirs), limits=two_jobs),
+            Submission("ann", request(theirs), limits=Limits(stored_bytes=1)),
+        ]
+    )
+    refusals = [NotFound, InvalidJob, IdempotencyKeyReused, TooManyJobs, QuotaReached]
+    assert [type(outcome) for outcome in outcomes if isinstance(outcome, Exception)] == refusals
+    first, anns, again, replayed, second = (outcome for outcome in outcomes if isinstance(outcome, Submitted))
+    assert (first.replayed, again.replayed, replayed.replayed) == (False, True, True)
+    assert (again.job.id, replayed.job.id) == (first.job.id, earlier.id)
+    assert [job.id for job in records.jobs.list("local").items] == [first.job.id, earlier.id]
+    assert [job.id for job in records.jobs.list("ann").items] == [second.job.id, anns.job.id]
+
+
+def test_a_redis_that_has_forgotten_the_scripts_is_sent_them_again(
+    configuration: Configuration, jobs: JobOperations, tensor: TensorRecord
+) -> None:
+    """As after its restart."""
+    with connect(configuration) as client:
+        client.script_flush()
+    outcomes = made(jobs.submit_together([Submission("local", request(tensor))] * 3))
+    assert [job.queue_position for job, _ in outcomes] == [1, 2, 3]
 
 
 def test_many_submissions_at_once_leave_no_more_messages_than_workers_could_take(
     configuration: Configuration, jobs: JobOperations, tensor: TensorRecord
 ) -> None:
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda _: jobs.submit("local", request(tensor))[0].id, range(40)))
+        ids = list(pool.map(lambda _: jobs.submit("local", request(tensor))[0].id, range(40)))
     jobs.close()
     assert 1 <= pending_wakeups(configuration) <= PENDING
-    positions = sorted(job.queue_position or 0 for job in jobs_of(configuration, made))
+    positions = sorted(job.queue_position or 0 for job in jobs_of(configuration, ids))
     assert positions == list(range(1, 41))
 
 

@@ -1,6 +1,6 @@
 """Admission: whether a job can run at all, decided before it is queued. All that is wrong is reported at once."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
@@ -33,36 +33,63 @@ class Assessment(NamedTuple):
     memory_bytes: int | None
 
 
-def check_job(
-    request: JobRequest, owner: str, limits: Limits, records: Records, store: Store, memory_limit: int
-) -> None:
+class Inputs:
+    """The records and files that requests name. Of a tensor that several name, there is one reading for all."""
+
+    def __init__(self, records: Records, store: Store) -> None:
+        self.records = records
+        self.store = store
+        self._found: dict[str, TensorRecord | None] = {}
+        self._opened: dict[str, NDArray[Any]] = {}
+
+    def fetch_tensors(self, ids: Iterable[str]) -> None:
+        """Read these records in one round trip."""
+        wanted = dict.fromkeys(ids)
+        self._found.update(wanted | self.records.tensors.find(wanted))
+
+    def tensor(self, owner: str, id: str) -> TensorRecord:
+        """NotFound if there is none, or it is another owner's."""
+        if id not in self._found:
+            self.fetch_tensors([id])
+        found = self._found[id]
+        if found is None or found.owner != owner:
+            raise NotFound("tensor", id)
+        return found
+
+    def open_tensor(self, sha256: str) -> NDArray[Any]:
+        """A read-only memory map."""
+        if sha256 not in self._opened:
+            self._opened[sha256] = self.store.open_tensor(sha256)
+        return self._opened[sha256]
+
+
+def check_job(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, memory_limit: int) -> None:
     """Refuse a job that cannot run, or is over a limit. Reads no entry of the tensor.
 
     InvalidJob has everything that is wrong; NotFound or NoFactorsYet if nothing else is.
     """
-    problems = assess(request, owner, limits, records, store, memory_limit).problems
+    problems = assess(request, owner, limits, inputs, memory_limit).problems
     if problems:
         raise _refusal(problems)
 
 
-def assess(
-    request: JobRequest, owner: str, limits: Limits, records: Records, store: Store, memory_limit: int
-) -> Assessment:
+def assess(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, memory_limit: int) -> Assessment:
     """All that would be refused of a job, in the order in which it is found out, and what it would need."""
     problems: list[Problem] = [*limit_problems(request.rank, request.stop.max_seconds, limits)]
-    tensor = _find(problems, lambda: records.tensors.get(owner, request.tensor_id))
-    named = _find_named(problems, request, owner, records)
+    tensor = _find(problems, lambda: inputs.tensor(owner, request.tensor_id))
+    named = _find_named(problems, request, owner, inputs)
     needed = None
     if tensor is not None:
-        fit, needed = _fit_problems(request, tensor, named, store, memory_limit)
+        fit, needed = _fit_problems(request, tensor, named, inputs, memory_limit)
         problems += fit
     if tensor is not None and named.fixed is not None and request.fixed is not None:
-        ours, theirs = records.tensors.get_labelled(owner, tensor.id).axes, records.tensors.axes_of_job(named.fixed.id)
+        labels = inputs.records.tensors
+        ours, theirs = labels.get_labelled(owner, tensor.id).axes, labels.axes_of_job(named.fixed.id)
         problems += _label_problems(request.fixed.modes, ours, theirs)
     return Assessment(problems, needed)
 
 
-def problems_of_invalid(body: object, owner: str, limits: Limits, records: Records) -> list[Problem]:
+def problems_of_invalid(body: object, owner: str, limits: Limits, inputs: Inputs) -> list[Problem]:
     """What else is wrong with a body that the schema has refused, as far as its valid fields show."""
     if not isinstance(body, Mapping):
         return []
@@ -70,8 +97,8 @@ def problems_of_invalid(body: object, owner: str, limits: Limits, records: Recor
     max_seconds, tensor_id = known.stop.max_seconds if known.stop else None, known.tensor_id
     problems: list[Problem] = [*limit_problems(known.rank, max_seconds, limits)]
     if tensor_id is not None:
-        _find(problems, lambda: records.tensors.get(owner, tensor_id))
-    _find_named(problems, known, owner, records)
+        _find(problems, lambda: inputs.tensor(owner, tensor_id))
+    _find_named(problems, known, owner, inputs)
     return problems
 
 
@@ -119,14 +146,16 @@ def _find(problems: list[Problem], find: Callable[[], Answer]) -> Answer | None:
         return None
 
 
-def _find_named(problems: list[Problem], request: JobRequest | KnownFields, owner: str, records: Records) -> Named:
+def _find_named(problems: list[Problem], request: JobRequest | KnownFields, owner: str, inputs: Inputs) -> Named:
     def job(field: str, named: InitialJob | FixedModel | None) -> Job | None:
-        return None if named is None else _in_field(f"{field}.job_id", lambda: records.jobs.get(owner, named.job_id))
+        if named is None:
+            return None
+        return _in_field(f"{field}.job_id", lambda: inputs.records.jobs.get(owner, named.job_id))
 
     def tensor(field: str, named: MaskTensor | None) -> TensorRecord | None:
         if named is None:
             return None
-        return _in_field(f"{field}.tensor_id", lambda: records.tensors.get(owner, named.tensor_id))
+        return _in_field(f"{field}.tensor_id", lambda: inputs.tensor(owner, named.tensor_id))
 
     return Named(
         initial=_find(problems, lambda: job("initial", request.initial)),
@@ -157,15 +186,15 @@ def limit_problems(rank: int | None, max_seconds: float | None, limits: Limits) 
 
 
 def _fit_problems(
-    request: JobRequest, record: TensorRecord, named: Named, store: Store, memory_limit: int
+    request: JobRequest, record: TensorRecord, named: Named, inputs: Inputs, memory_limit: int
 ) -> Assessment:
     """What does not fit the tensor, or the memory that a job may take."""
     problems: list[Problem] = []
-    tensor = _find(problems, lambda: store.open_tensor(record.sha256))
+    tensor = _find(problems, lambda: inputs.open_tensor(record.sha256))
     if tensor is None:
         return Assessment(problems, None)
     settings = request.settings()
-    mask = _find(problems, lambda: _mask(named.mask, tensor.shape, store))
+    mask = _find(problems, lambda: _mask(named.mask, tensor.shape, inputs))
     if request.mask is None:  # what a mask leaves of the entries only the run can tell
         problems += _entry_problems(record, tensor.size, settings)
         _find(problems, lambda: check_norm(record.norm, working_precision(tensor, settings.precision)))
@@ -175,19 +204,19 @@ def _fit_problems(
     _find(problems, lambda: _check_memory(needed, settings.rank, memory_limit))
     initial, fixed = named.initial, named.fixed
     if initial is not None:
-        _find(problems, lambda: _check_shapes(store, initial.id, tensor.shape))
+        _find(problems, lambda: _check_shapes(inputs.store, initial.id, tensor.shape))
     if request.fixed is not None:
         wrong = list(_mode_problems(request.fixed.modes, tensor.ndim))
         problems += wrong
         if fixed is not None:
-            problems += _model_problems(settings, () if wrong else request.fixed.modes, fixed, tensor, store)
+            problems += _model_problems(settings, () if wrong else request.fixed.modes, fixed, tensor, inputs.store)
     return Assessment(problems, needed)
 
 
-def _mask(record: TensorRecord | None, shape: tuple[int, ...], store: Store) -> Booleans | None:
+def _mask(record: TensorRecord | None, shape: tuple[int, ...], inputs: Inputs) -> Booleans | None:
     if record is None:
         return None
-    return _in_field("mask.tensor_id", lambda: check_mask(store.open_tensor(record.sha256), shape))
+    return _in_field("mask.tensor_id", lambda: check_mask(inputs.open_tensor(record.sha256), shape))
 
 
 def _entry_problems(record: TensorRecord, size: int, settings: Settings) -> Iterator[InvalidInput]:

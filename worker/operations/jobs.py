@@ -3,18 +3,19 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from solvers import InvalidInput, Settings
 from solvers.tensor.products import Array
 from worker.broker import WakeUpThread
 from worker.config import Configuration
-from worker.contract import TERMINAL, Axes, Event, Export, Job, JobRequest, Preparation, Progress
+from worker.contract import TERMINAL, Axes, Event, Export, JobRequest, Preparation, Progress
 from worker.errors import NoFactorsYet, NotFound, QuotaReached, TooManyJobs
-from worker.operations.admission import Problem, assess, check_job, problems_of_invalid, with_fields
+from worker.operations.admission import Inputs, Problem, assess, check_job, problems_of_invalid, with_fields
 from worker.owner_limits import UNLIMITED, Limits
 from worker.records.events import START, parse_event_id
+from worker.records.jobs import Submission, Submitted
 from worker.records.records import Records
 from worker.store.protocol import JobFiles, OpenFile, Store
 
@@ -40,6 +41,7 @@ class JobOperations:
         self._records = records
         self._store = store
         self._configuration = configuration
+        self._memory_limit = configuration.max_job_memory_bytes
         self._wake_ups = WakeUpThread(configuration)
 
     def close(self) -> None:
@@ -53,28 +55,50 @@ class JobOperations:
         key: str | None = None,
         limits: Limits = UNLIMITED,
         request_id: str | None = None,
-    ) -> tuple[Job, bool]:
-        """Queue a job that can run, and wake a worker. The same key and body give the same job again: (job, True)."""
+    ) -> Submitted:
+        """Queue a job that can run, and wake a worker. The same key and body give the same job again."""
+        (outcome,) = self.submit_together([Submission(owner, request, key, limits, request_id)])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def submit_together(self, submissions: Sequence[Submission]) -> list[Submitted | Exception]:
+        """Submit each in turn as if it were alone, but with one round trip for all; its job, or why it is refused."""
+        inputs = Inputs(self._records, self._store)
+        inputs.fetch_tensors([submission.request.tensor_id for submission in submissions])
+        decided = [self._decided(submission, inputs) for submission in submissions]
+        admitted = [submission for submission, outcome in zip(submissions, decided, strict=True) if outcome is None]
+        made = self._records.jobs.submit_together(admitted) if admitted else []
+        self._wake_ups.ask(sum(isinstance(outcome, Submitted) and not outcome.replayed for outcome in made))
+        remaining = iter(made)
+        return [next(remaining) if outcome is None else outcome for outcome in decided]
+
+    def _decided(self, submission: Submission, inputs: Inputs) -> Submitted | Exception | None:
+        """What `_admit` gives or raises: whatever it is, it concerns this submission alone."""
         try:
-            memory_limit = self._configuration.max_job_memory_bytes
-            check_job(request, owner, limits, self._records, self._store, memory_limit)
+            return self._admit(submission, inputs)
+        except Exception as error:
+            return error
+
+    def _admit(self, submission: Submission, inputs: Inputs) -> Submitted | None:
+        """Refuse what cannot run, unless its key has made a job already; None for what is to be queued."""
+        owner, request, key, limits, _ = submission
+        try:
+            check_job(request, owner, limits, inputs, self._memory_limit)
         except Exception:  # whatever hinders a new job, the disk included, does not hinder an earlier one
             earlier = self._records.jobs.replay(owner, request, key) if key is not None else None
             if earlier is None:
                 raise
-            return earlier, True
-        job, replayed = self._records.jobs.submit(owner, request, key, limits, request_id)
-        if not replayed:
-            self.wake_worker()
-        return job, replayed
+            return Submitted(earlier, replayed=True)
+        return None
 
     def estimate(self, owner: str, request: JobRequest, limits: Limits = UNLIMITED) -> Estimate:
         """What submitting this would come to; nothing is queued. NotFound if the tensor is not there."""
-        memory_limit = self._configuration.max_job_memory_bytes
-        self._records.tensors.get(owner, request.tensor_id)
-        found = assess(request, owner, limits, self._records, self._store, memory_limit)
+        inputs = Inputs(self._records, self._store)
+        inputs.tensor(owner, request.tensor_id)
+        found = assess(request, owner, limits, inputs, self._memory_limit)
         problems = [*with_fields(found.problems), *self._quota_problems(owner, limits)]
-        return Estimate(found.memory_bytes, memory_limit, problems, request.limited_settings(limits.job_seconds))
+        return Estimate(found.memory_bytes, self._memory_limit, problems, request.limited_settings(limits.job_seconds))
 
     def _quota_problems(self, owner: str, limits: Limits) -> Iterator[InvalidInput]:
         """What another job of this owner would be refused for just now."""
@@ -89,7 +113,7 @@ class JobOperations:
 
     def problems_of_invalid(self, owner: str, body: object, limits: Limits = UNLIMITED) -> list[Problem]:
         """What else is wrong with a body that the schema has refused, as far as its valid fields show."""
-        return problems_of_invalid(body, owner, limits, self._records)
+        return problems_of_invalid(body, owner, limits, Inputs(self._records, self._store))
 
     def wake_worker(self) -> None:
         """Ask for a wake-up: no caller waits until it is sent."""

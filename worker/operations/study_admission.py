@@ -10,7 +10,7 @@ from solvers.studies.settings import Validation
 from solvers.studies.validation import check_validation
 from worker.contract import JobRequest, TensorRecord
 from worker.errors import InvalidJob, NotFound
-from worker.operations.admission import check_job, counted, limit_problems
+from worker.operations.admission import Inputs, check_job, counted, limit_problems
 from worker.owner_limits import Limits
 from worker.records.records import Records
 from worker.store.protocol import Store
@@ -59,10 +59,10 @@ def _run_problems(
     request: CompareFields, owner: str, limits: Limits, records: Records, store: Store, memory_limit: int
 ) -> Iterator[InvalidInput]:
     """What is wrong with any run, said of the fields of the study; each once."""
-    seen = set()
+    seen, inputs = set(), Inputs(records, store)
     for run in _telling_runs(request):
         try:
-            check_job(run, owner, limits, records, store, memory_limit)
+            check_job(run, owner, limits, inputs, memory_limit)
         except InvalidJob as error:
             for problem in error.problems:
                 if isinstance(problem, NotFound):

@@ -39,6 +39,23 @@ class JobStatus(NamedTuple):
     settled: bool
 
 
+class Submission(NamedTuple):
+    """A request for a job, and who sent it."""
+
+    owner: str
+    request: JobRequest
+    key: str | None = None
+    limits: Limits = UNLIMITED
+    request_id: str | None = None
+
+
+class Submitted(NamedTuple):
+    """The job of a submission; `replayed` if an earlier one with the same key has made it."""
+
+    job: Job
+    replayed: bool
+
+
 class JobRecords:
     def __init__(self, connection: RedisConnection) -> None:
         self._redis = connection
@@ -50,36 +67,22 @@ class JobRecords:
         key: str | None = None,
         limits: Limits = UNLIMITED,
         request_id: str | None = None,
-    ) -> tuple[Job, bool]:
-        """Queue a job; durable when this returns. The same key and body give the same job again: (job, True).
+    ) -> Submitted:
+        """Queue a job; durable when this returns. The same key and body give the same job again.
 
         TooManyJobs or QuotaReached if the owner may not have another.
         """
-        initial = request.initial.job_id if request.initial else ""
-        mask = request.mask.tensor_id if request.mask else ""
-        fixed = request.fixed.job_id if request.fixed else ""
-        name = key_name(owner, key) if key is not None else ""
-        outcome, *found = self._redis.script(
-            "jobs/submit",
-            secrets.token_hex(10),
-            owner,
-            request.tensor_id,
-            initial,
-            request.priority,
-            request.method,
-            stored(request, limits.job_seconds, request_id),
-            name,
-            digest_of(request),
-            int(self._redis.configuration.idempotency_hours * 3_600_000),
-            limits.live_jobs or "",
-            limits.stored_bytes or "",
-            mask,
-            fixed,
-            folded(request.name),
-        )
-        named = {"tensor": request.tensor_id, "initial": initial, "mask": mask, "fixed": fixed}
-        check_submitted(outcome, found, limits, named)
-        return _read(found[0]), outcome == "replayed"
+        (outcome,) = self.submit_together([Submission(owner, request, key, limits, request_id)])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def submit_together(self, submissions: Sequence[Submission]) -> list[Submitted | Exception]:
+        """Queue each in turn, as if it were alone, with one flush to the disk for all; or why it was refused."""
+        hours = self._redis.configuration.idempotency_hours
+        calls = [_arguments(submission, int(hours * 3_600_000)) for submission in submissions]
+        answers = self._redis.script_calls("jobs/submit", calls)
+        return [_outcome(submission, answer) for submission, answer in zip(submissions, answers, strict=True)]
 
     def replay(self, owner: str, request: JobRequest, key: str) -> Job | None:
         """The job that this key has made already, whatever has become of its tensor since."""
@@ -173,6 +176,50 @@ class JobRecords:
     def _existing(self, ids: Sequence[str]) -> tuple[Job, ...]:
         """Without those that were deleted meanwhile, in one round trip."""
         return tuple(map(_read, self._redis.script("jobs/read", *ids)))
+
+
+def _arguments(submission: Submission, key_milliseconds: int) -> list[str | int]:
+    """Of the script that submits."""
+    owner, request, key, limits, request_id = submission
+    named = _named(request)
+    return [
+        secrets.token_hex(10),
+        owner,
+        named["tensor"],
+        named["initial"],
+        request.priority,
+        request.method,
+        stored(request, limits.job_seconds, request_id),
+        key_name(owner, key) if key is not None else "",
+        digest_of(request),
+        key_milliseconds,
+        limits.live_jobs or "",
+        limits.stored_bytes or "",
+        named["mask"],
+        named["fixed"],
+        folded(request.name),
+    ]
+
+
+def _named(request: JobRequest) -> dict[str, str]:
+    """The ids in a request, by the words of `NAMED`; empty for what it does not name."""
+    return {
+        "tensor": request.tensor_id,
+        "initial": request.initial.job_id if request.initial else "",
+        "mask": request.mask.tensor_id if request.mask else "",
+        "fixed": request.fixed.job_id if request.fixed else "",
+    }
+
+
+def _outcome(submission: Submission, answer: Any) -> Submitted | Exception:
+    if isinstance(answer, Exception):
+        return answer
+    outcome, *found = answer
+    try:
+        check_submitted(outcome, found, submission.limits, _named(submission.request))
+    except (TooManyJobs, QuotaReached, IdempotencyKeyReused, NotFound) as refusal:
+        return refusal
+    return Submitted(_read(found[0]), outcome == "replayed")
 
 
 def _read(answer: Sequence[Any]) -> Job:

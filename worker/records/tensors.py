@@ -40,6 +40,10 @@ class TensorRecords:
                 return record
         raise NotFound("tensor", id)
 
+    def find(self, ids: Iterable[str]) -> dict[str, TensorRecord]:
+        """By id, whoever they belong to, in one round trip; without those that are not there."""
+        return {record.id: record for record in self._existing(ids)}
+
     def get_labelled(self, owner: str, id: str) -> TensorRecord:
         """The same, with the labels of its modes."""
         record = self.get(owner, id)

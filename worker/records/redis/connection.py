@@ -9,7 +9,7 @@ from typing import Any, Self
 import redis
 from redis.backoff import ConstantBackoff
 from redis.commands.core import Script
-from redis.exceptions import ConnectionError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 from redis.retry import Retry
 
 from worker.config import Configuration
@@ -64,11 +64,35 @@ class RedisConnection:
 
     def script(self, name: str, *arguments: str | int) -> Any:
         """Run `lua/<name>.lua`; Redis keeps it by its digest, so only the first call sends the text."""
+        with translate_redis_errors():
+            return self._registered(name)(keys=[], args=list(arguments))
+
+    def script_calls(self, name: str, calls: Sequence[Sequence[str | int]]) -> list[Any]:
+        """Run the script once for each list of arguments, in one round trip; what each call gives, or its error."""
+        digest = self._registered(name).sha
+        with translate_redis_errors():
+            pipe = self.client.pipeline(transaction=False)
+            for arguments in calls:
+                pipe.execute_command("EVALSHA", digest, 0, *arguments)  # type: ignore[no-untyped-call]
+            answers = pipe.execute(raise_on_error=False)
+        return [self._answer(name, arguments, answer) for arguments, answer in zip(calls, answers, strict=True)]
+
+    def _answer(self, name: str, arguments: Sequence[str | int], answer: Any) -> Any:
+        try:
+            if isinstance(answer, NoScriptError):  # Redis was restarted
+                return self.script(name, *arguments)
+            if isinstance(answer, ResponseError):
+                with translate_redis_errors():
+                    raise answer
+        except (ResponseError, Unavailable) as error:
+            return error
+        return answer
+
+    def _registered(self, name: str) -> Script:
         script = self._scripts.get(name)
         if script is None:
             script = self._scripts[name] = self.client.register_script(_source(name))
-        with translate_redis_errors():
-            return script(keys=[], args=list(arguments))
+        return script
 
     def command(self, command: str, *arguments: str | int) -> Any:
         with translate_redis_errors():
