@@ -130,6 +130,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     app.state.records, app.state.store = records, store
     app.state.tensors = TensorOperations(records, store)
     app.state.jobs = JobOperations(records, store, configuration)
+    app.state.jobs.open()
     app.state.submissions = Submissions(app.state.jobs)
     app.state.models = ModelOperations(records, store)
     app.state.studies = StudyOperations(records, store, configuration)

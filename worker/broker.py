@@ -4,10 +4,9 @@ import logging
 import threading
 from contextlib import closing
 from functools import cache
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from celery import Celery
-from kombu.exceptions import OperationalError
 from redis.connection import parse_url
 
 from worker.config import Configuration
@@ -25,10 +24,15 @@ ROUND_SECONDS = 0.02
 CLOSE_SECONDS = 5.0
 log = logging.getLogger("ncp.jobs")
 
+if TYPE_CHECKING:
+    from celery import Celery
+
 
 @cache
-def celery_app(configuration: Configuration) -> Celery:
+def celery_app(configuration: Configuration) -> "Celery":
     """The app of every process. Messages carry nothing: the record is the truth, so they are acknowledged at once."""
+    from celery import Celery  # a fifth of a second to load: an API answers before it sends a message
+
     celery = Celery("ncp", broker=broker_url(str(configuration.redis_url)), set_as_current=False)
     celery.conf.update(
         task_serializer="json",
@@ -70,6 +74,8 @@ def wake_worker(configuration: Configuration) -> None:
 
     Unavailable if Redis is away.
     """
+    from kombu.exceptions import OperationalError
+
     # One retry at once: a connection from before a restart of Redis is only found dead when it is used.
     policy = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
     try:
@@ -79,7 +85,7 @@ def wake_worker(configuration: Configuration) -> None:
 
 
 class WakeUpThread:
-    """Sends wake-ups in a thread, begun with the first: no submission waits for them, and many at once share a few."""
+    """Sends wake-ups in a thread: no submission waits for them, and many at once share a few."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
@@ -95,10 +101,18 @@ class WakeUpThread:
             return
         with self._changed:
             self._asked += count
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="wake-ups", daemon=True)
-                self._thread.start()
+            self._begin()
             self._changed.notify()
+
+    def open(self) -> None:
+        """Load Celery now, beside whatever else happens, not with the first wake-up."""
+        with self._changed:
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="wake-ups", daemon=True)
+            self._thread.start()
 
     def close(self) -> None:
         """Return once what was asked for is sent, or Redis has not taken it in time: a reaper sends it then."""
@@ -110,6 +124,7 @@ class WakeUpThread:
 
     def _run(self) -> None:
         enough = max(PENDING, self._configuration.workers)
+        celery_app(self._configuration)
         with closing(RedisConnection.of(self._configuration)) as connection:
             while asked := self._next():
                 try:

@@ -28,9 +28,11 @@ from app.server.errors import StartupError
 from solvers.errors import InvalidInput
 from worker.config import Configuration
 from worker.errors import NotFound, Unavailable
+from worker.processes import no_garbage_collection
 
 REFUSED = 2
 Fd = Annotated[int | None, typer.Option(hidden=True, help="the launcher's socket, already listening")]
+StartFd = Annotated[int | None, typer.Option(hidden=True, help="the launcher's signal that Redis is ready")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="only say what would be removed")]
 app = typer.Typer(
     help="Run and look after a sparse-ncp server: all of it with ncp serve, one part with ncp api or ncp worker.",
@@ -76,20 +78,22 @@ def api(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     fd: Fd = None,
+    start_fd: StartFd = None,
 ) -> None:
     """Start the HTTP API alone; needs NCP_REDIS_URL."""
     configuration = configured(
         host=host, port=port, data=data, redis_url=redis_url, log_level=log_level, log_format=log_format
     )
     _check_redis("api", configuration)
-    from app.server.api import run_api
-    from app.server.data_folder import check_records
+    with no_garbage_collection():
+        from app.server.api import run_api
+        from app.server.data_folder import check_records
 
     if fd is None:
         check_address(configuration)
         check_records(configuration)
 
-    run_api(configuration, fd)
+    run_api(configuration, fd, start_fd)
 
 
 @app.command()
@@ -99,15 +103,17 @@ def worker(
     workers: Workers = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
+    start_fd: StartFd = None,
 ) -> None:
     """Start a worker alone; needs NCP_REDIS_URL. It works on the same data folder as the API."""
     configuration = configured(
         data=data, redis_url=redis_url, workers=workers, log_level=log_level, log_format=log_format
     )
     _check_redis("worker", configuration)
-    from worker.execution.celery_worker import run_worker
+    with no_garbage_collection():
+        from worker.execution.celery_worker import run_worker
 
-    run_worker(configuration)
+    run_worker(configuration, start_fd)
 
 
 @app.command()

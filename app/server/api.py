@@ -17,6 +17,7 @@ from app.server.connection_limits import ConnectionLimits, raise_file_limit
 from app.server.errors import NotReady
 from worker.config import Configuration
 from worker.logs import configure_logging
+from worker.processes import wait_for_start
 
 # How long downloads and uploads may take to finish once the server is stopping.
 GRACE_SECONDS = 10
@@ -37,12 +38,14 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def run_api(configuration: Configuration, fd: int | None = None) -> None:
-    """Serve until a signal. `fd` is a listening socket that the launcher has bound."""
+def run_api(configuration: Configuration, fd: int | None = None, start_fd: int | None = None) -> None:
+    """Serve until a signal. From the launcher: `fd`, a listening socket; `start_fd`, which says that Redis is there."""
     configure_logging(configuration)
     listener = bind_socket(configuration.host, configuration.port) if fd is None else socket.socket(fileno=fd)
     app = create_app(configuration)
     config = uvicorn_config(app, configuration, raise_file_limit())
+    if start_fd is not None:
+        wait_for_start(start_fd)
     gc.freeze()  # the modules stay loaded: collecting garbage among them would stop every client for 0.1 s
     gc.set_threshold(YOUNG_OBJECTS)
     for damage in ApiKeys(configuration.data).damaged():

@@ -9,7 +9,6 @@ from app.server.errors import StartupError
 from worker.config import Configuration
 from worker.errors import Unavailable
 from worker.records.redis import keys
-from worker.records.redis.connection import connect, translate_redis_errors
 from worker.store.contents import holds_files
 from worker.store.files import atomic_write, locked, private_file, private_folder
 
@@ -48,6 +47,8 @@ def check_records(configuration: Configuration) -> None:
     """Refuse files without records: an empty Redis would call itself ready beside what a lab has stored."""
     if not holds_files(configuration.data):
         return
+    from worker.records.redis.connection import connect, translate_redis_errors  # see launcher.py
+
     try:
         with translate_redis_errors(), connect(configuration) as client:
             has_records = client.exists(keys.SEQUENCE)

@@ -11,10 +11,6 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
-
 from app.server.errors import RedisStartError
 from app.server.redis_log import check_manifest, cut_tail
 from worker.config import Configuration
@@ -119,6 +115,10 @@ def _packaged() -> Path | None:
 
 def _started(command: Sequence[str], keep: Sequence[int], url: str) -> "subprocess.Popen[bytes] | None":
     """Redis once it answers; None if it has ended, or does not answer in time. Reading a long log may take any time."""
+    import redis  # see launcher.py
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
     try:
         process = start(command, keep=keep)
     except OSError as error:

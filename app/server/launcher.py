@@ -1,4 +1,8 @@
-"""`ncp serve`: start Redis, the worker and the API; restart what dies; stop them together."""
+"""`ncp serve`: start Redis, the worker and the API; restart what dies; stop them together.
+
+Worker and API load their modules while Redis starts. What this process needs to talk to Redis takes a tenth of a second
+to load, so it is imported where it is used, after the others have begun.
+"""
 
 import logging
 import signal
@@ -19,9 +23,7 @@ from app.server.errors import NotReady, RedisStartError
 from worker.config import Configuration
 from worker.errors import Unavailable
 from worker.logs import configure_logging
-from worker.processes import start, stop
-from worker.records.redis.connection import RedisConnection
-from worker.records.workers import Leases, WorkerRecords
+from worker.processes import StartSignal, start, stop
 
 # A process that dies again and again waits longer and longer, until it has lived for a while.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, LIVED_SECONDS = 0.2, 10.0, 60.0
@@ -92,14 +94,15 @@ def serve(configuration: Configuration) -> None:
 
 
 class Launcher:
-    """The processes, in the order they start. They stop in the reverse order, so that jobs can still be handed back."""
+    """Redis, the worker and the API. They stop in the reverse order, so that jobs can still be handed back."""
 
     def __init__(self, configuration: Configuration, listener: socket.socket, lock: int) -> None:
         self._configuration = configuration
         self._listener = listener
         self._lock = lock  # inherited by all who write to the folder, so held until the last of them is gone
         self._processes: list[SupervisedProcess] = []
-        self._socket: Path | None = None
+        self._redis_socket: Path | None = None
+        self._redis_is_ready = StartSignal()
         self._stop = threading.Event()
 
     def run(self) -> None:
@@ -118,24 +121,39 @@ class Launcher:
 
     def _start(self) -> None:
         if self._configuration.redis_url is None:
-            self._start_redis()
+            self._redis_socket = socket_path(self._redis_folder)
+            self._configuration = self._configuration.model_copy(update={"redis_url": url_of(self._redis_socket)})
+        self._start_worker_and_api()
+        if self._redis_socket is not None:
+            self._start_redis(self._redis_socket)
         check_records(self._configuration)
-        environment = self._configuration.environment()
-        # -P: a file of the same name in the current folder is not ours to run.
-        command, fd = [sys.executable, "-P", "-m", "app.cli.main"], self._listener.fileno()
-        self._add(
-            "worker", lambda: start([*command, "worker"], environment, [self._lock]), self._configuration.stop_seconds
-        )
-        self._add("api", lambda: start([*command, "api", "--fd", str(fd)], environment, [fd]), API_STOP_SECONDS)
+        self._redis_is_ready.set()
 
-    def _start_redis(self) -> None:
+    def _start_worker_and_api(self) -> None:
+        """Neither uses Redis or a file before `_redis_is_ready` is set."""
+        environment = self._configuration.environment()
+        fd, ready = self._listener.fileno(), self._redis_is_ready.reader
+        # -P: a file of the same name in the current folder is not ours to run.
+        command = [sys.executable, "-P", "-m", "app.cli.main"]
+        worker = [*command, "worker", "--start-fd", str(ready)]
+        api = [*command, "api", "--start-fd", str(ready), "--fd", str(fd)]
+        worker_seconds = self._configuration.stop_seconds
+        self._processes += [
+            SupervisedProcess("worker", lambda: start(worker, environment, [self._lock, ready]), worker_seconds),
+            SupervisedProcess("api", lambda: start(api, environment, [fd, ready]), API_STOP_SECONDS),
+        ]
+
+    def _start_redis(self, address: Path) -> None:
         """Start Redis. As it is ours alone, no worker of an earlier run is alive: its jobs go back to the queue."""
-        folder = self._configuration.data / "redis"
-        self._socket = address = socket_path(folder)
-        configuration = self._configuration
-        self._add("redis", lambda: start_redis(configuration, address, folder, [self._lock]), REDIS_STOP_SECONDS)
-        self._configuration = configuration.model_copy(update={"redis_url": url_of(address)})
-        leases = Leases(RedisConnection.of(self._configuration))
+        configuration, folder = self._configuration, self._redis_folder
+        redis = SupervisedProcess(
+            "redis", lambda: start_redis(configuration, address, folder, [self._lock]), REDIS_STOP_SECONDS
+        )
+        self._processes.insert(0, redis)
+        from worker.records.redis.connection import RedisConnection
+        from worker.records.workers import Leases
+
+        leases = Leases(RedisConnection.of(configuration))
         leases.clear()
         for job_id in leases.reap(everything=True):
             log.warning("job %s was running when the server ended, it goes on", job_id)
@@ -143,13 +161,10 @@ class Launcher:
     def _remove_traces(self) -> None:
         try:
             remove_address_file(self._configuration.data)
-            if self._socket is not None:
-                discard_socket(self._socket, self._configuration.data)
+            if self._redis_socket is not None:
+                discard_socket(self._redis_socket, self._configuration.data)
         except OSError as error:  # a disk that is away holds up no stop; the next start writes them anew
             log.warning("the files with the addresses stay: %s", error)
-
-    def _add(self, name: str, begin: "Callable[[], subprocess.Popen[bytes]]", stop_seconds: float) -> None:
-        self._processes.append(SupervisedProcess(name, begin, stop_seconds))
 
     def _wait_until_ready(self) -> None:
         """Print the address once a request is answered and a worker is there."""
@@ -182,10 +197,17 @@ class Launcher:
         self._stop.set()
 
     def _worker_is_live(self) -> bool:
+        from worker.records.redis.connection import RedisConnection
+        from worker.records.workers import WorkerRecords
+
         try:
             return WorkerRecords(RedisConnection.of(self._configuration)).live_count() > 0
         except Unavailable:
             return False
+
+    @property
+    def _redis_folder(self) -> Path:
+        return self._configuration.data / "redis"
 
     @property
     def _address(self) -> str:

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_solve
-from scipy.linalg.lapack import dpotrf
 
 from solvers.kernels.rows import RowKernel, update_rows
 from solvers.tensor.products import Float64
@@ -34,6 +32,8 @@ class DefiniteQuadratic:
         if self.cholesky is None:
             rows: Float64 = np.linalg.solve(self.Q, self.C[:, :, None])[:, :, 0].astype(np.float64, copy=False)
             return rows / self.scale
+        from scipy.linalg import cho_solve  # a quarter of a second to load, as below
+
         solution: Float64 = cho_solve((self.cholesky, True), self.C.T).T
         return solution / self.scale
 
@@ -49,6 +49,8 @@ def make_definite(A: Float64, Q: Float64, C: Float64, singular: float = SINGULAR
     the objective rise a little; the proximal term does neither. Unit diagonal, because components differ in scale by
     many orders of magnitude and a pivot says nothing before they are equal.
     """
+    from scipy.linalg.lapack import dpotrf
+
     diagonal = np.diagonal(Q, axis1=-2, axis2=-1)
     scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
     start = A * scale

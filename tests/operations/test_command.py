@@ -128,9 +128,9 @@ def loaded_by(statement: str) -> set[str]:
     ("module", "others"),
     [
         ("app.cli.main", {"celery", "fastapi", "numpy", "redis", "rich", "scipy", "starlette", "uvicorn"}),
-        ("app.server.launcher", {"celery", "fastapi", "numpy", "rich", "scipy", "starlette", "uvicorn"}),
+        ("app.server.launcher", {"celery", "fastapi", "numpy", "redis", "rich", "scipy", "starlette", "uvicorn"}),
         ("worker.execution.celery_worker", {"fastapi", "rich", "starlette", "uvicorn"}),
-        ("app.server.api", {"numba", "rich"}),
+        ("app.server.api", {"celery", "numba", "rich", "scipy"}),
     ],
 )
 def test_a_command_loads_only_what_it_needs(module: str, others: set[str]) -> None:

@@ -1,5 +1,6 @@
 """`ncp serve`: one command starts, watches and stops everything."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -10,10 +11,12 @@ from pathlib import Path
 import httpx
 import psutil
 
+from app.server.embedded_redis import find_server
 from tests.support.jobs import ended, job_process, put, random_tensor, reached, request
 from tests.support.processes import configuration_of, part
 from tests.support.stack import ROOT, Server, descendants, interrupt, server, wait_for
 from worker.broker import wake_worker
+from worker.config import Configuration
 from worker.contract import Job
 from worker.records.claims import ExecutionRecords
 from worker.store.local import LocalStore
@@ -115,6 +118,33 @@ def test_a_folder_that_cannot_be_used_is_one_clear_line(tmp_path: Path) -> None:
     refused = serve(tmp_path / "file", "--port", "0")
     assert refused.returncode == 2
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_nothing_uses_redis_or_files_before_redis_is_ready(tmp_path: Path) -> None:
+    """Worker and API are loaded by then, and wait: jobs of an earlier run are taken back before one is claimed."""
+    slow = tmp_path / "redis-server"
+    slow.write_text(f'#!/bin/sh\nsleep 5\nexec {find_server(Configuration())} "$@"\n')
+    slow.chmod(0o700)
+    with server(tmp_path, redis_server=slow) as running:
+        told = running.log.read_text()
+        assert "listening" in told
+        assert "WARNING" not in told
+        assert "ERROR" not in told
+
+
+def test_a_redis_that_does_not_start_is_one_line_and_leaves_no_process(tmp_path: Path) -> None:
+    environment = Configuration(data=tmp_path, port=0, redis_server=Path("/bin/false")).environment()
+    command = [sys.executable, "-m", "app.cli.main", "serve"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stderr is not None
+    below = wait_for(lambda: descendants(process.pid), what="the worker and the API")
+    told = process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+    assert told.startswith("ncp: Redis did not start")
+    assert told.count("\n") == 1
+    assert gone(below)
 
 
 def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:

@@ -16,17 +16,21 @@ from worker.execution.reaper import Reaper
 from worker.execution.tasks import register
 from worker.logs import configure_logging, ignore_celery_as_root
 from worker.operations.cleanup import CleanupThread
+from worker.processes import no_garbage_collection, wait_for_start
 
 
 def worker_name() -> str:
     return f"ncp-{os.getpid()}@{socket.gethostname()}"
 
 
-def run_worker(configuration: Configuration) -> int:
-    """Run jobs until a signal; then checkpoint them and hand them back."""
+def run_worker(configuration: Configuration, start_fd: int | None = None) -> int:
+    """Run jobs until a signal; then checkpoint them and hand them back. `start_fd` says that Redis is there."""
     configure_logging(configuration)
     ignore_celery_as_root()
-    warm()
+    with no_garbage_collection():
+        warm()
+    if start_fd is not None:
+        wait_for_start(start_fd)
     name = worker_name()
     celery = celery_app(configuration)
     stopping = StopSignal()
@@ -37,21 +41,17 @@ def run_worker(configuration: Configuration) -> int:
         signals.worker_ready.connect(lambda thread=thread, **_: thread.start(), weak=False)
         signals.worker_shutdown.connect(lambda thread=thread, **_: thread.end(), weak=False)
     signals.setup_logging.connect(lambda **_: None, weak=False)  # else Celery sets up its own
-    celery.worker_main(_arguments(configuration, name))
+    worker = celery.Worker(  # what `celery worker` runs, without its command line, which takes long to load
+        hostname=name,
+        pool_cls="prefork",
+        concurrency=configuration.workers,
+        quiet=True,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=True,
+    )
+    worker.start()
     return 0
-
-
-def _arguments(configuration: Configuration, name: str) -> list[str]:
-    return [
-        "--quiet",
-        "worker",
-        "--pool=prefork",
-        f"--concurrency={configuration.workers}",
-        f"--hostname={name}",
-        "--without-gossip",
-        "--without-mingle",
-        "--without-heartbeat",
-    ]
 
 
 def warm() -> None:

@@ -44,6 +44,10 @@ class JobOperations:
         self._memory_limit = configuration.max_job_memory_bytes
         self._wake_ups = WakeUpThread(configuration)
 
+    def open(self) -> None:
+        """Prepare for the first submission."""
+        self._wake_ups.open()
+
     def close(self) -> None:
         """Return once the workers have been told of what was submitted."""
         self._wake_ups.close()
