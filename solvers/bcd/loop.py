@@ -16,7 +16,7 @@ from solvers.bcd.problem import Problem, resolve
 from solvers.bcd.result import Result
 from solvers.bcd.starts.initial import check_fixed, initial_notes, starting_factors
 from solvers.bcd.starts.trials import search_for
-from solvers.bcd.state import Clock, PreparationStep, Report, State, check_resumable
+from solvers.bcd.state import Clock, PreparationStep, Report, RunPhase, State, check_resumable
 from solvers.bcd.stopping import limit_reached
 from solvers.bcd.sweep import First, iterate, reason_to_stop, sweep_modes
 from solvers.bcd.weights import Weights, missing_count, sparsity_above_noise, weights_for
@@ -34,6 +34,10 @@ from solvers.tensor.validation import prepare_tensor
 
 # A fit without a penalty, close enough to its end to tell the noise.
 FREE_FIT = Stop(criterion="relative_objective", tolerance=1e-3, patience=2, max_iterations=40)
+
+
+# What a run of each phase does next, once it is prepared.
+FIRST_STEPS: Mapping[RunPhase, PreparationStep] = {"compressed": "compress", "single": "single", "exact": "sweep"}
 
 
 def _unheard(step: PreparationStep, share: float) -> None:
@@ -84,13 +88,13 @@ def sweeps(
     `clock` counts seconds spent before for `max_seconds`, and may hold that limit off up to an iteration.
 
     What a scan of the tensor has found may be `known`: it saves one, and changes no bit. `report` hears how far the
-    preparation of the first sweep is, from several threads.
+    preparation of the first sweep is, and may raise to end it.
 
     The same tensor, settings and start give the same bits for any number of threads.
     """
     with Threads(threads) as pool:
         problem, X, state = _prepare(tensor, settings, initial, mask, fixed, resume, clock, pool, known, report)
-        report("compress" if state.phase == "compressed" else "sweep", 0.0)
+        report(FIRST_STEPS[state.phase], 0.0)
         if problem.is_one_block and state.stop_reason is None:
             state = _solve_one_block(X, problem, state, pool)
             yield state
@@ -138,8 +142,7 @@ def _prepare(
             warnings.warn(advice, AdviceWarning, stacklevel=4)
         _compile(X, problem, pool)
         if resume is None:
-            report("start", 0.0)
-            factors = starting_factors(X, problem, initial, fixed=stay)
+            factors = starting_factors(X, problem, initial, fixed=stay, tell=partial(report, "start"))
             state = State(
                 settings,
                 penalties,
@@ -203,9 +206,12 @@ def _weights(
     unpenalised = weights_for(settings, X, 0.0)
     free = resolve(settings.model_copy(update={"stop": FREE_FIT}), unpenalised)
     _compile(X, free, pool)
-    report("weights", 0.0)
-    small = maybe_compress(X, free, pool) if free.tries_compression else None
-    factors = starting_factors(X, free, initial)
+
+    def tell(_share: float) -> None:
+        report("weights", 0.0)  # the sweeps that follow take most of the time
+
+    small = maybe_compress(X, free, pool, tell=tell) if free.tries_compression else None
+    factors = starting_factors(X, free, initial, tell=tell)
     state = State(free.settings, unpenalised, X.norm, tuple(factors), (Memory(),) * len(factors))
     while state.stop_reason is None:
         report("weights", state.iteration / FREE_FIT.max_iterations)

@@ -35,7 +35,8 @@ def compressed_phase(
     started = time.perf_counter()
     with single_threaded_blas():
         small = maybe_compress(X, problem, pool, precise=state.format > 1, tell=partial(report, "compress"))
-    report("sweep", 0.0)
+    tries_single = small is None and problem.tries_single
+    report("single" if tries_single else "sweep", 0.0)
     if not state.history:
         spent = time.perf_counter() - started
         state = replace(state, preparation_seconds=state.preparation_seconds + spent)
@@ -44,7 +45,7 @@ def compressed_phase(
         if state.stop_reason is not None:
             state = _switch_to_exact(X, problem, state)
         yield state
-    return state if small is not None else replace(state, phase="single" if problem.tries_single else "exact")
+    return state if small is not None else replace(state, phase="single" if tries_single else "exact")
 
 
 def maybe_compress(
@@ -65,9 +66,9 @@ def single_phase(
     started = time.perf_counter()
     exact, state = state, replace(state, factors=_in_single_precision(state.factors))
     if not state.history and not (pays_in_single(X, problem) and _is_in_range(state.factors)):
+        report("sweep", 0.0)
         return replace(exact, phase="exact")
-    report("single", 0.0)
-    copy = X.in_single_precision()
+    copy = X.in_single_precision(tell=partial(report, "single"))
     report("sweep", 0.0)
     if not state.history:
         spent = time.perf_counter() - started

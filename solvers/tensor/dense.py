@@ -15,6 +15,7 @@ from solvers.tensor.missing.masked import Mask, MaskedBlocks
 from solvers.tensor.missing.observed import products_over_observed
 from solvers.tensor.products import Array, Float64, khatri_rao, padded
 from solvers.tensor.protocol import Modes, Observed
+from solvers.tensor.scan import Tell
 from solvers.tensor.thin.products import ProductsOf
 from solvers.tensor.threads import Threads, slabs
 from solvers.tensor.tree import DimensionTree
@@ -28,6 +29,8 @@ GROUPS = 16
 MANY_ENTRIES, LONG_MODE = 1 << 24, 4
 # Of an entry in single precision.
 SINGLE_BYTES = 4
+# Entries that are copied between two looks at whether to go on.
+COPIED_AT_ONCE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -102,9 +105,13 @@ class Tensor(DimensionTree):
             return Blocks(self.stored, split)
         return MaskedBlocks(self.gaps.mask, split)
 
-    def in_single_precision(self) -> "Tensor":
-        """A copy of a complete tensor; `norm` stays that of the tensor itself."""
-        copy = np.array(self.stored, np.float32)
+    def in_single_precision(self, tell: Tell) -> "Tensor":
+        """A copy of a complete tensor; `norm` stays that of the tensor itself. `tell` hears what share was copied."""
+        copy = np.empty(self.stored.shape, np.float32)
+        entries, copied = self.stored.reshape(-1), copy.reshape(-1)
+        for part in slabs(entries.size, -(-entries.size // COPIED_AT_ONCE)):
+            tell(part.start / entries.size)
+            copied[part] = entries[part]
         return Tensor(copy if self.modes[0] == 0 else copy.T, self.norm, self.positive, self._threads)
 
     def squared_residual(self, factors: Sequence[Array]) -> float:

@@ -4,16 +4,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from solvers import sweeps
 from solvers.tensor.products import Array
 from tests.support import jobs
+from tests.support.faulty_worker import GO
 from tests.support.jobs import ENDLESS, Backend, ended, job_process, reached, same_bits
 from tests.support.processes import frozen, kill
 from tests.support.stack import embedded_redis, wait_for, worker
 from worker.config import Configuration
 from worker.contract import Job
+from worker.errors import NoFactorsYet
+from worker.execution.run_job import grace_seconds
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +169,71 @@ def _has_its_factors(backend: Backend, done: Job) -> None:
     """Those of its very last iteration."""
     assert done.state == "cancelled"
     assert done.result is not None
-    stop = {"max_iterations": done.result.iterations, "tolerance": 0}
-    assert same_bits(backend.store.job(done.id).factors(), backend.solved(**{**ENDLESS, "stop": stop}))
+    assert same_bits(backend.store.job(done.id).factors(), _after(done.result.iterations, backend))
     assert backend.told_once(done)
+
+
+def _after(iterations: int, backend: Backend) -> list[Array]:
+    return backend.solved(**{**ENDLESS, "stop": {"max_iterations": iterations, "tolerance": 0}})
+
+
+@pytest.fixture
+def thorough(tmp_path: Path) -> Iterator[tuple[Backend, int]]:
+    """A worker whose preparations last until its data folder has the file GO."""
+    with (
+        embedded_redis(tmp_path, checkpoint_seconds=0.0, threads=1) as configuration,
+        worker(configuration, "tests.support.faulty_worker", "thorough") as running,
+    ):
+        yield Backend(configuration), running.pid
+
+
+def _prepares(backend: Backend, job: Job) -> bool:
+    preparing = backend.now(job).preparing
+    return preparing is not None and preparing.step == "scan"
+
+
+def test_a_cancel_during_the_preparation_ends_the_job_at_once_and_without_factors(
+    thorough: tuple[Backend, int],
+) -> None:
+    """Not only once the parent has lost its patience: that would be after a minute."""
+    backend, _ = thorough
+    job = backend.submit(**ENDLESS)
+    wait_for(lambda: _prepares(backend, job), what="the preparation")
+    backend.records.jobs.cancel("local", job.id)
+    done = ended(backend.records, job, 20)
+    assert (done.state, done.result, done.progress, done.preparing) == ("cancelled", None, None, None)
+    with pytest.raises(NoFactorsYet):
+        backend.store.job(job.id).factors()
+    (backend.configuration.data / GO).touch()
+    assert ended(backend.records, backend.submit(stop={"max_iterations": 3})).state == "succeeded"
+
+
+def test_a_cancel_while_a_resumed_run_is_prepared_keeps_the_factors_of_its_checkpoint(
+    thorough: tuple[Backend, int],
+) -> None:
+    backend, worker_pid = thorough
+    go = backend.configuration.data / GO
+    go.touch()
+    job = backend.submit(**ENDLESS)
+    backend.checkpointed(job)
+    reached(backend.records, job, 5)
+    go.unlink()
+    kill(job_process(worker_pid))
+    wait_for(lambda: _prepares(backend, job), what="the preparation of the next attempt")
+    backend.records.jobs.cancel("local", job.id)
+    done = ended(backend.records, job, 20)
+    assert (done.state, done.attempt) == ("cancelled", 2)
+    assert done.result is not None
+    assert done.result.stop_reason == "cancelled"
+    assert same_bits(backend.store.job(done.id).factors(), _after(done.result.iterations, backend))
+
+
+def test_a_worker_that_stops_hands_back_what_it_prepares(thorough: tuple[Backend, int]) -> None:
+    """Before the grace period is over, of which a preparation has no use."""
+    backend, worker_pid = thorough
+    job = backend.submit(**ENDLESS)
+    wait_for(lambda: _prepares(backend, job), what="the preparation")
+    psutil.Process(worker_pid).terminate()
+    soon = 0.6 * grace_seconds(backend.configuration)
+    wait_for(lambda: backend.now(job).state == "queued", soon, "the job to be handed back")
+    assert backend.now(job).preparing is None

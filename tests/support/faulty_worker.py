@@ -3,12 +3,13 @@
 import errno
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from celery import signals
 
-from solvers import Diagnostics, diagnose
+from solvers import Diagnostics, State, diagnose, sweeps
+from solvers.bcd.state import Report
 from worker.broker import QUEUE, celery_app
 from worker.config import Configuration
 from worker.errors import StoreUnavailable
@@ -17,7 +18,7 @@ from worker.execution.celery_worker import run_worker
 from worker.store.local import open_store
 from worker.store.protocol import Store
 
-# The file that a pensive or homeless worker waits for, in the data folder.
+# The file that a pensive, thorough or homeless worker waits for, in the data folder.
 GO = "go"
 
 
@@ -45,6 +46,18 @@ def pensive() -> None:
     vars(attempt)["diagnose"] = diagnose_later
 
 
+def thorough() -> None:
+    """It does not end to prepare a first sweep before it is told, and reports all the while."""
+
+    def sweep_later(*arguments: Any, report: Report, **fields: Any) -> Iterator[State]:
+        while not (Configuration().data / GO).exists():
+            report("scan", 0.5)
+            time.sleep(0.01)
+        yield from sweeps(*arguments, report=report, **fields)
+
+    vars(attempt)["sweeps"] = sweep_later
+
+
 def homeless() -> None:
     """Until it is told, the disk is gone whenever the process of a job begins, and back when a job is claimed."""
 
@@ -57,5 +70,5 @@ def homeless() -> None:
 
 
 if __name__ == "__main__":
-    {"deaf": deaf, "hasty": hasty, "pensive": pensive, "homeless": homeless}[sys.argv[1]]()
+    {"deaf": deaf, "hasty": hasty, "pensive": pensive, "thorough": thorough, "homeless": homeless}[sys.argv[1]]()
     sys.exit(run_worker(Configuration()))

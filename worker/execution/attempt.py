@@ -42,6 +42,10 @@ class Ended:
     measures: Measures | None = None
 
 
+class Interrupted(Exception):
+    """The run need not be prepared any further: it was cancelled, the worker stops, or the claim was lost."""
+
+
 class Attempt:
     def __init__(
         self,
@@ -66,7 +70,11 @@ class Attempt:
     def run(self) -> Ended | None:
         """Run to the end; None if it stopped before: the worker stops, the claim was lost, or the disk failed."""
         try:
-            return self._run()
+            try:
+                return self._run()
+            except Interrupted:
+                ends = self._heartbeat.cancel_requested and not self._heartbeat.lost
+                return self._end_unprepared() if ends else None
         except OSError as error:
             if not isinstance(error, StoreFull) and not is_away(error):
                 raise
@@ -91,7 +99,18 @@ class Attempt:
         return self._once_the_disk_can(lambda: self._store.verify_tensor(sha256, threads, tell))
 
     def _prepare(self, step: Literal["check", PreparationStep], share: float) -> None:
+        """Tell how far the first sweep is prepared; Interrupted if there shall be none."""
+        if self._heartbeat.lost or self._heartbeat.cancel_requested or self._must_stop():
+            raise Interrupted
         self._progress.prepare(Preparation(step=step, share=share))
+
+    def _end_unprepared(self) -> Ended | None:
+        """Cancelled before a sweep of this attempt: with what an attempt before has saved, if there was one."""
+        state = self._once_the_disk_can(self._last_checkpoint)
+        if state is None:
+            return Ended(None, cancelled=True)
+        self._publish_up_to(state)
+        return self._end(state.cancelled())
 
     def _sweep(self, resume: State | None, known: Scan | None) -> State | None:
         """The state in which the run ends; None if it stopped before."""

@@ -60,6 +60,9 @@ class ChoiceAttempt(Attempt):
         self._publish(chosen, chosen.iteration)
         return self._end(chosen)
 
+    def _end_unprepared(self) -> Ended:
+        return Ended(None, cancelled=True)
+
     def _last_choice(self) -> ChoiceState | None:
         """Where the attempt before this one had come to; None if that is gone, damaged or of another version."""
         name = self._claim.checkpoint
@@ -146,6 +149,9 @@ class ValidationAttempt(Attempt):
             if not self._keep(found):
                 return None
         return Ended(None)
+
+    def _end_unprepared(self) -> Ended:
+        return Ended(None, cancelled=True)
 
     def _keep(self, found: list[float]) -> bool:
         """Whether the study has them; waits for Redis."""

@@ -1,7 +1,8 @@
 """Starting factors: random from a seed, from singular vectors (NNDSVD), or given by the caller."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from types import MappingProxyType
 from typing import Any
 
@@ -12,9 +13,10 @@ from solvers.bcd.problem import Problem
 from solvers.errors import InvalidInput
 from solvers.metrics import weights
 from solvers.settings import Settings
-from solvers.tensor.dense import Tensor
+from solvers.tensor.dense import Tensor, Unfolded
 from solvers.tensor.products import Array, Float64
 from solvers.tensor.protocol import TensorLike
+from solvers.tensor.scan import Tell
 from solvers.tensor.validation import LARGEST_NORM
 
 # NNDSVD: vectors carried beyond the rank, and subspace iterations. The leading vectors of a lab tensor need no more.
@@ -33,14 +35,16 @@ def starting_factors(
     initial: Sequence[NDArray[Any]] | None,
     start: int = 1,
     fixed: Mapping[int, Array] = NONE_FIXED,
+    tell: Tell = lambda share: None,
 ) -> list[Array]:
     """The caller's factors if given, else drawn; then as the method needs them, in the working precision.
 
     The first start is what the settings say; the further ones are random, fitted in size, but for one of NNDSVD. Fixed
-    factors stay.
+    factors stay. `tell` hears before every pass over the tensor what share of them was made.
     """
+    tell(0.0)
     if initial is None:
-        factors = _draw(tensor, problem, start, fixed)
+        factors = _draw(tensor, problem, start, fixed, tell)
     else:
         given = _check_initial(initial, tensor.shape, tensor.dtype)
         if fixed and given[0].shape[1] != problem.settings.rank:
@@ -59,7 +63,7 @@ def is_from_singular_vectors(tensor: TensorLike, settings: Settings, start: int)
     return start == 2 and isinstance(tensor, Tensor) and math.prod(tensor.shape) <= SVD_MOST_ENTRIES
 
 
-def _draw(tensor: TensorLike, problem: Problem, start: int, fixed: Mapping[int, Array]) -> list[Float64]:
+def _draw(tensor: TensorLike, problem: Problem, start: int, fixed: Mapping[int, Array], tell: Tell) -> list[Float64]:
     settings = problem.settings
     key = () if start == 1 else (start,)
     random = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=key))
@@ -68,7 +72,13 @@ def _draw(tensor: TensorLike, problem: Problem, start: int, fixed: Mapping[int, 
     if settings.init == "random" and start == 1:
         return factors
     if is_from_singular_vectors(tensor, settings, start) and isinstance(tensor, Tensor):
-        factors = [A if mode in fixed else nndsvd(tensor, mode, A, random) for mode, A in enumerate(factors)]
+        done, passes = count(), (SVD_ITERATIONS + 2) * len(factors) + 1
+
+        def multiplied(mode: int, V: Float64) -> Unfolded:
+            tell(next(done) / passes)
+            return tensor.unfolded(mode, V)
+
+        factors = [A if mode in fixed else nndsvd(multiplied, mode, A, random) for mode, A in enumerate(factors)]
     size = _best_size(tensor, factors) ** (1 / len(problem.free))
     return [A if mode in fixed else A * size for mode, A in enumerate(factors)]
 
@@ -89,7 +99,9 @@ def _best_size(tensor: TensorLike, factors: Sequence[Float64]) -> float:
     return inner / float(tensor.observed.overlap(factors).sum()) if inner > 0 else 1.0
 
 
-def nndsvd(tensor: Tensor, mode: int, fallback: Float64, random: np.random.Generator) -> Float64:
+def nndsvd(
+    unfolded: Callable[[int, Float64], Unfolded], mode: int, fallback: Float64, random: np.random.Generator
+) -> Float64:
     """NNDSVD: nonnegative parts of the leading left singular vectors of the mode's unfolding, I_n × R.
 
     Neither the unfolding nor its dense SVD is ever formed.
@@ -103,11 +115,11 @@ def nndsvd(tensor: Tensor, mode: int, fallback: Float64, random: np.random.Gener
     else:
         basis = np.linalg.qr(random.standard_normal((length, rank + SVD_OVERSAMPLES)))[0]
         for _ in range(SVD_ITERATIONS):
-            basis = np.linalg.qr(tensor.unfolded(mode, basis).product)[0]
-    ritz, rotation = np.linalg.eigh(basis.T @ tensor.unfolded(mode, basis).product)
+            basis = np.linalg.qr(unfolded(mode, basis).product)[0]
+    ritz, rotation = np.linalg.eigh(basis.T @ unfolded(mode, basis).product)
     leading = np.argsort(ritz)[::-1][:rank]
     vectors = basis @ rotation[:, leading]
-    right = tensor.unfolded(mode, vectors)
+    right = unfolded(mode, vectors)
     parts = np.stack((np.maximum(vectors, 0), np.maximum(-vectors, 0)))
     left_norms = np.sqrt(np.square(parts).sum(axis=1))
     weights = left_norms * np.sqrt(np.stack((right.positive, right.negative)))  # σ ‖u±‖ ‖v±‖

@@ -195,21 +195,6 @@ def test_the_clock_counts_the_compression() -> None:
     assert state.history.seconds[0] > state.preparation_seconds > 0
 
 
-@pytest.mark.parametrize(
-    ("accelerate", "steps"),
-    [("compress", ["scan", "start", "compress", "sweep"]), ("none", ["scan", "start", "sweep"])],
-)
-def test_how_far_the_first_sweep_is_prepared_is_told_in_order(accelerate: Accelerate, steps: list[str]) -> None:
-    told: list[tuple[str, float]] = []
-    states = sweeps(X, asked(accelerate=accelerate), report=lambda *what: told.append(what))
-    next(states)
-    assert list(dict.fromkeys(step for step, _ in told)) == steps
-    assert told == sorted(told, key=lambda what: (steps.index(what[0]), what[1]))
-    before = len(told)
-    next(states)
-    assert len(told) == before
-
-
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 @pytest.mark.parametrize("masked", [False, True])
