@@ -14,6 +14,8 @@ from app.server.connection_limits import ConnectionLimits
 HEADER_BYTES = 32 << 10
 # What a client must send or read in NCP_SLOW_SECONDS to be waited for.
 MIN_BYTES = 16 << 10
+# Of a body, beyond which uvicorn reads no more before it is taken.
+LARGE_PIECE = 64 << 10
 log = logging.getLogger("ncp.connection")
 
 
@@ -83,7 +85,12 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        """A large piece is handed on as it is: uvicorn would copy it twice, first to what came before."""
         self._framing_bytes = 0
+        if len(body) >= LARGE_PIECE and not self.cycle.body and not self.cycle.response_complete:
+            self.cycle.body, body = body, b""  # type: ignore[assignment]
+        elif isinstance(self.cycle.body, bytes):  # to which the next would be added by copying all
+            self.cycle.body = bytearray(self.cycle.body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:

@@ -3,6 +3,8 @@
 import base64
 import hashlib
 import socket
+from io import BytesIO
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
+from app.server.connection import LARGE_PIECE
 from tests.support.api import Api, npy, planted, refused, submit, upload
 from tests.support.stack import wait_for
 from worker.config import Configuration
@@ -46,6 +49,15 @@ def test_a_form_gives_the_same_tensor_as_a_raw_body(client: httpx.Client) -> Non
     assert form.json()["name"] == "lab.npy"
     assert form.json()["sha256"] == hashlib.sha256(content).hexdigest()
     assert client.get(f"/v1/tensors/{form.json()['id']}/content").content == content
+
+
+def test_a_body_in_chunks_of_any_size_arrives_as_it_was_sent(client: httpx.Client) -> None:
+    """A large one is handed on without a copy; what follows before it was taken is added to it."""
+    content = npy(planted(60, 50, 40))
+    file, sizes = BytesIO(content), cycle([1, LARGE_PIECE, 7, 3 * LARGE_PIECE, LARGE_PIECE - 1, 1])
+    answer = client.post("/v1/tensors", content=iter(lambda: file.read(next(sizes)), b""))
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["sha256"] == hashlib.sha256(content).hexdigest()
 
 
 @pytest.mark.parametrize(
