@@ -1,6 +1,10 @@
 """A file of four times the memory: how often each pass reads it, and at what share of the speed of `dd`.
 
-    python -m benchmarks.larger_than_memory [folder] [--gigabytes 3] [--sweeps 4] [--shapes middle]
+    python -m benchmarks.larger_than_memory [folder] [--gigabytes 2] [--sweeps 3] [--shapes even ...] [--orders C F]
+                                            [--types float32 float64] [--starts]
+
+With `--starts`, also the passes that a start from singular vectors and a compression make. The speed is that of all
+bytes of a pass, against the mean of three runs of `dd` in the same group: before, amid and after the passes.
 
 The limit is a control group's, which only an administrator may make. Without one the file is streamed all the same, but
 the system keeps it in memory: then the speed says nothing about the disk, and the output says so.
@@ -17,6 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice, product
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,14 +30,23 @@ from tqdm import tqdm
 
 from benchmarks.report import markdown
 from solvers import Settings, diagnose, sweeps
+from solvers.bcd.starts.initial import nndsvd
+from solvers.tensor.compressed import compress
 from solvers.tensor.dense import Positive, Tensor
 from solvers.tensor.scan import scan
 from solvers.tensor.thin import file_entries
 from solvers.tensor.threads import Threads, single_threaded_blas
 
 RANK = 10
+DD = "dd"
 SHARE = 4  # the tensor is so many times the limit
-SHAPES = {"long rows": (-1, 1000, 500), "short rows": (-1, 20, 25), "middle": (9, -1, 42)}
+SHAPES = {
+    "even": (-1, 800, 800),
+    "long first": (-1, 100, 100),
+    "long last": (100, 100, -1),
+    "long middle": (60, -1, 90),
+    "order 4": (-1, 150, 150, 150),
+}
 GROUPS = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max"))
 
 
@@ -67,18 +81,18 @@ class Pass(NamedTuple):
     disk: float
 
 
-def measure(path: Path, group: Path | None, count: int, answers: Any) -> None:
-    """In a process of its own: `dd`, then the passes that a job makes: the scan, sweeps, a residual, the diagnosis."""
+def measure(path: Path, group: Path | None, count: int, starts: bool, answer: Any) -> None:
+    """In a process of its own, which may be killed: `dd`, and the passes that a job makes."""
     if group is not None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
     else:
         file_entries.memory_bytes = lambda: 1
-    answers.put(list(_passes(path, count)))
+    answer.send(list(_passes(path, count, starts)))
 
 
-def _passes(path: Path, count: int) -> Iterator[Pass]:
+def _passes(path: Path, count: int, starts: bool) -> Iterator[Pass]:
     """The sweeps after the first, as one: their average."""
-    tensor: NDArray[np.float32] = np.load(path, mmap_mode="r")
+    tensor: NDArray[Any] = np.load(path, mmap_mode="r")
 
     def timed(name: str, work: Callable[[], object], times: int = 1) -> Pass:
         begun, before = time.perf_counter(), _read_bytes()
@@ -87,19 +101,28 @@ def _passes(path: Path, count: int) -> Iterator[Pass]:
         asked, disk = ((now - then) / times / tensor.nbytes for now, then in zip(after, before, strict=True))
         return Pass(name, seconds / times, asked, disk)
 
-    command = ["dd", f"if={path}", "of=/dev/null", "bs=8M"]
-    yield timed("dd", lambda: subprocess.run(command, check=True, stderr=subprocess.DEVNULL))
+    def copied() -> Pass:
+        command = ["dd", f"if={path}", "of=/dev/null", "bs=8M"]
+        return timed(DD, lambda: subprocess.run(command, check=True, stderr=subprocess.DEVNULL))
+
+    yield copied()
     with Threads() as pool, single_threaded_blas():
-        yield timed("scan", lambda: scan(tensor, pool))
+        yield timed("scan", lambda: scan(tensor, pool, in_turn=file_entries.stretches))
     asked = Settings(rank=RANK, method="hals", stop={"tolerance": 0.0, "max_iterations": count + 1}, diagnose=False)
     states = sweeps(tensor, asked)
     *_, state = islice(states, 1)
     yield timed("sweep", lambda: deque(islice(states, count), maxlen=0), count)
+    yield copied()
     factors = list(state.factors)
     with Threads() as pool, single_threaded_blas():
         whole = Tensor(tensor, state.tensor_norm, Positive(state.tensor_norm, 1.0), pool)
         yield timed("residual", lambda: whole.squared_residual(factors))
+        if starts:
+            random, widths = np.random.default_rng(0), [np.ones((length, RANK)) for length in tensor.shape]
+            yield timed("nndsvd", lambda: nndsvd(whole.unfolded, dict(enumerate(widths)), random))
+            yield timed("sketch", lambda: compress(whole, RANK, pool))
     yield timed("diagnosis", lambda: diagnose(tensor, factors))
+    yield copied()
 
 
 def _read_bytes() -> tuple[int, int]:
@@ -109,21 +132,21 @@ def _read_bytes() -> tuple[int, int]:
     return int(found["rchar"]), int(found["read_bytes"])
 
 
-def _file(folder: Path, shape: tuple[int, ...], order: str, size: int) -> Path:
+def _file(folder: Path, shape: tuple[int, ...], order: str, dtype: np.dtype[Any], size: int) -> Path:
     """Random numbers of about this size, written in parts."""
     known = int(np.prod([length for length in shape if length > 0]))
-    lengths = tuple(size // 4 // known if length < 0 else length for length in shape)
+    lengths = tuple(size // dtype.itemsize // known if length < 0 else length for length in shape)
     path = folder / "tensor.npy"
-    _write_numbers(path, lengths, order == "F")
+    _write_numbers(path, lengths, dtype, order == "F")
     with path.open("rb") as file:  # what was written is still in memory, and would be read from there
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     return path
 
 
-def _write_numbers(path: Path, lengths: tuple[int, ...], fortran: bool) -> None:
+def _write_numbers(path: Path, lengths: tuple[int, ...], dtype: np.dtype[Any], fortran: bool) -> None:
     """On return nothing maps the file any more: what is mapped stays in memory."""
-    array = np.lib.format.open_memmap(path, "w+", np.float32, lengths[::-1] if fortran else lengths, fortran)
+    array = np.lib.format.open_memmap(path, "w+", dtype, lengths, fortran)
     flat = (array.T if fortran else array).reshape(-1)
     random = np.random.default_rng(0)
     for start in range(0, flat.size, 1 << 24):
@@ -132,35 +155,50 @@ def _write_numbers(path: Path, lengths: tuple[int, ...], fortran: bool) -> None:
     array.flush()
 
 
+def _measured(case: tuple[str, str, str], asked: argparse.Namespace) -> tuple[list[Pass], bool]:
+    """The passes over a file of this shape, order and type, and whether its memory could be limited."""
+    name, order, dtype = case
+    size, context = int(asked.gigabytes * 2**30), multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory(dir=asked.folder) as folder, limited(size // SHARE) as group:
+        path = _file(Path(folder), SHAPES[name], order, np.dtype(dtype), size)
+        receiver, answer = context.Pipe(duplex=False)
+        child = context.Process(target=measure, args=(path, group, asked.sweeps, asked.starts, answer))
+        child.start()
+        answer.close()
+        try:
+            passes: list[Pass] = receiver.recv()
+        except EOFError:
+            raise RuntimeError(f"{case} ended without an answer: was it killed for want of memory?") from None
+        finally:
+            child.join()
+    return passes, group is not None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("folder", nargs="?", type=Path, help="on the disk to be measured; the system's temporary one")
-    parser.add_argument("--gigabytes", type=float, default=3)
+    parser.add_argument("--gigabytes", type=float, default=2)
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
-    parser.add_argument("--sweeps", type=int, default=4)
+    parser.add_argument("--orders", nargs="+", choices=["C", "F"], default=["C", "F"])
+    parser.add_argument("--types", nargs="+", choices=["float32", "float64"], default=["float32", "float64"])
+    parser.add_argument("--sweeps", type=int, default=3)
+    parser.add_argument("--starts", action="store_true")
     asked = parser.parse_args()
-    size, rows, is_limited = int(asked.gigabytes * 2**30), [], True
-    context = multiprocessing.get_context("spawn")
-    for name, order in tqdm(list(product(asked.shapes, ("C", "F")))):
-        with tempfile.TemporaryDirectory(dir=asked.folder) as folder, limited(size // SHARE) as group:
-            path, answers = _file(Path(folder), SHAPES[name], order, size), context.Queue()
-            is_limited = is_limited and group is not None
-            child = context.Process(target=measure, args=(path, group, asked.sweeps, answers))
-            child.start()
-            passes: list[Pass] = answers.get()
-            child.join()
-        copied = passes[0].seconds
+    rows, is_limited = [], True
+    for case in tqdm(list(product(asked.shapes, asked.orders, asked.types))):
+        passes, was_limited = _measured(case, asked)
+        is_limited = is_limited and was_limited
+        copied = fmean(found.seconds for found in passes if found.name == DD)
         for found in passes:
             reads = max(found.asked, found.disk)
             speed = reads * copied / found.seconds if reads else 1.0
             figures = (f"{number:.2f}" for number in (found.asked, found.disk, found.seconds, speed))
-            rows.append([name, order, found.name, *figures])
+            rows.append([*case, found.name, *figures])
             tqdm.write(" ".join(rows[-1]))
     if not is_limited:
         print("No control group could be made: the memory was not limited, and the file was read from memory.\n")
-    print(
-        markdown(["shape", "order", "pass", "tensors asked for", "tensors from the disk", "s", "speed, of dd's"], rows)
-    )
+    heads = ["shape", "order", "type", "pass", "tensors asked for", "tensors from the disk", "s", "speed, of dd's"]
+    print(markdown(heads, rows))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 """Diagnostics of a result: where the model misses the tensor, which indices it leans on, whether components overlap.
 
-Two passes over the tensor, in tiles: neither the model nor its residual is ever held whole.
+Two passes over the tensor, in tiles and in the order of its memory or file: neither the model nor its residual is ever
+held whole.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import product
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,22 +18,13 @@ from solvers.metrics import DEAD_SHARE, unit_columns, weights
 from solvers.tensor.contraction import split_point
 from solvers.tensor.dense import GROUPS, TILE
 from solvers.tensor.products import Array, Float64, gram, hadamard, khatri_rao
-from solvers.tensor.scan import Booleans, Box, boxes
+from solvers.tensor.scan import Booleans, Box, boxes_in_turn
+from solvers.tensor.thin.file_entries import MatrixTile, matrix_tiles, stretches
 from solvers.tensor.threads import Threads, single_threaded_blas, slabs
 from solvers.tensor.validation import check_mask, check_shape_and_dtype
 
-Item = TypeVar("Item")
-Outcome = TypeVar("Outcome")
-
 # Entries of the largest core: 64 components in three modes, 22 in four. A consistency of more says nothing.
 LARGEST_CORE = 1 << 18
-# Entries that one thread reads in a row; between two rounds of `GROUPS` of them somebody may cancel.
-PART = 1 << 24
-# Entries of a tile that lie side by side in memory, at least: fewer would read a page for a few numbers.
-SIDE_BY_SIDE = 256
-# A tensor of more than a part may lie in a file larger than memory: its matrix is read in order, some rows at a time,
-# unless a row has more entries than this, of which sums are held.
-LONGEST_ROW, ROWS_SIDE_BY_SIDE = 1 << 19, 16
 # Columns of a factor are collinear where their smallest singular value is below this share of the largest.
 COLLINEAR = 1e-6
 
@@ -83,14 +74,13 @@ class Entries:
         self.stored = entries.T if reverse else entries
         self.modes = tuple(range(entries.ndim))[:: -1 if reverse else 1]
         self.cut = split_point(self.stored.shape)
-        self.rows, self.columns = math.prod(self.stored.shape[: self.cut]), math.prod(self.stored.shape[self.cut :])
-        self._matrix = self.stored.reshape(self.rows, self.columns)
+        self.matrix = self.stored.reshape(math.prod(self.stored.shape[: self.cut]), -1)
         self._observed = None if mask is None else _MaskMatrix(mask.T if reverse else mask, self.stored.shape, self.cut)
 
-    def tile(self, rows: slice, columns: slice) -> tuple[Float64, Booleans | None]:
+    def observed(self, tile: MatrixTile) -> tuple[Float64, Booleans | None]:
         """The entries of a tile, zero where they are missing, and which are observed; None if all are."""
-        entries = self._matrix[rows, columns].astype(np.float64)
-        observed = None if self._observed is None else self._observed.tile(rows, columns)
+        entries = tile.entries.astype(np.float64)
+        observed = None if self._observed is None else self._observed.tile(tile.rows, tile.columns)
         if self.stored.dtype.kind == "f":
             numbers = ~np.isnan(entries)
             observed = numbers if observed is None else observed & numbers
@@ -119,12 +109,13 @@ def _places(own: Sequence[int], lengths: Sequence[int]) -> NDArray[np.intp]:
     return np.broadcast_to(numbered, tuple(lengths)).reshape(-1)
 
 
-@dataclass(frozen=True)
-class _Residual:
-    """Squared residuals summed over the columns and over the rows of a part, the tensor's square, what is missing."""
+class _Residual(NamedTuple):
+    """Squared residuals of some rows and columns, summed over either; the entries' square, and how many are missing."""
 
-    along: Float64
-    across: Float64
+    rows: slice
+    columns: slice
+    by_row: Float64
+    by_column: Float64
     square: float
     missing: int
 
@@ -181,68 +172,50 @@ def _check_factors(factors: Sequence[Array], shape: tuple[int, ...]) -> None:
 def _residual_per_mode(
     entries: Entries, factors: Sequence[Float64], pool: Threads, cancelled: Callable[[], bool]
 ) -> tuple[list[Float64], float, int] | None:
-    """Squared residuals per index of every mode, the tensor's square, and how many entries are missing.
-
-    Parts are cut from the longer side of the matrix, so that only sums over the shorter one are held per part; those of
-    a large tensor from its rows, so that it is read in the order of its file.
-    """
+    """Squared residuals per index of every mode, the tensor's square, and how many entries are missing."""
     halves = [entries.modes[: entries.cut], entries.modes[entries.cut :]]
     left, right = (khatri_rao([factors[mode] for mode in half]) for half in halves)
-    size = entries.rows * entries.columns
-    is_wide = entries.columns > entries.rows
-    in_order = is_wide and size > PART and entries.columns <= LONGEST_ROW
-    upright = in_order or not is_wide
-    long, short = (entries.rows, entries.columns) if upright else (entries.columns, entries.rows)
-    wide = min(long, ROWS_SIDE_BY_SIDE if in_order else max(SIDE_BY_SIDE, TILE // short))
-    high = min(short, max(1, TILE // wide))
+    by_row, by_column = (np.zeros(length) for length in entries.matrix.shape)
+    square, missing = 0.0, 0
 
-    def residual(part: slice) -> _Residual:
-        along, across, square, missing = np.zeros(part.stop - part.start), np.zeros(short), 0.0, 0
-        tiles = product(slabs(len(along), -(-len(along) // wide)), slabs(short, -(-short // high)))
-        for place, side in tiles:
-            main = slice(part.start + place.start, part.start + place.stop)
-            rows, columns = (main, side) if upright else (side, main)
-            entry, observed = entries.tile(rows, columns)
+    def residual(tiles: Sequence[MatrixTile]) -> _Residual:
+        rows, columns = slice(tiles[0].rows.start, tiles[-1].rows.stop), tiles[0].columns
+        row_sums, column_sums = np.zeros(rows.stop - rows.start), np.zeros(columns.stop - columns.start)
+        square, missing = 0.0, 0
+        for tile in tiles:
+            entry, observed = entries.observed(tile)
             square += float(np.vdot(entry, entry))
-            entry -= left[:, rows].T @ right[:, columns]
+            entry -= left[:, tile.rows].T @ right[:, columns]
             if observed is not None:
                 entry[~observed] = 0
                 missing += observed.size - int(observed.sum())
             np.square(entry, out=entry)
-            along[place] += entry.sum(axis=1 if upright else 0)
-            across[side] += entry.sum(axis=0 if upright else 1)
-        return _Residual(along, across, square, missing)
+            row_sums[tile.rows.start - rows.start : tile.rows.stop - rows.start] = entry.sum(axis=1)
+            column_sums += entry.sum(axis=0)
+        return _Residual(rows, columns, row_sums, column_sums, square, missing)
 
-    along, across, square, missing = [], np.zeros(short), 0.0, 0
-    for part in _in_rounds(residual, list(slabs(long, _parts(size, -(-size // TILE)))), pool, cancelled):
-        if part is None:
+    for group in matrix_tiles(entries.matrix, TILE):
+        if cancelled():
             return None
-        along.append(part.along)
-        across += part.across
-        square, missing = square + part.square, missing + part.missing
-    by_half = (np.concatenate(along), across) if upright else (across, np.concatenate(along))
+        for part in pool.each(residual, _below_each_other(group)):
+            by_row[part.rows] += part.by_row
+            by_column[part.columns] += part.by_column
+            square, missing = square + part.square, missing + part.missing
     sums: list[Float64] = [np.empty(0)] * len(factors)
-    for half, total in zip(halves, by_half, strict=True):
+    for half, total in zip(halves, (by_row, by_column), strict=True):
         shaped = total.reshape([len(factors[mode]) for mode in half])
         for axis, mode in enumerate(half):
             sums[mode] = shaped.sum(axis=tuple(other for other in range(len(half)) if other != axis))
     return sums, square, missing
 
 
-def _parts(size: int, tiles: int) -> int:
-    """How many parts to cut a pass into: by the shape alone, a round's worth at least where there are enough tiles."""
-    return max(min(GROUPS, tiles), -(-size // PART))
-
-
-def _in_rounds(
-    work: Callable[[Item], Outcome], items: Sequence[Item], pool: Threads, cancelled: Callable[[], bool]
-) -> Iterator[Outcome | None]:
-    """The outcomes in the order of the items, worked through in rounds; None, and no more, once it is cancelled."""
-    for start in range(0, len(items), GROUPS):
-        if cancelled():
-            yield None
-            return
-        yield from pool.each(work, items[start : start + GROUPS])
+def _below_each_other(tiles: Sequence[MatrixTile]) -> list[list[MatrixTile]]:
+    """Tiles of the same columns and of rows that follow each other, in about as many lists as threads may share."""
+    same: dict[int, list[MatrixTile]] = {}
+    for tile in tiles:
+        same.setdefault(tile.columns.start, []).append(tile)
+    each = -(-GROUPS // len(same))
+    return [below[some] for below in same.values() for some in slabs(len(below), each)]
 
 
 def _why_inconsistent(living: Sequence[Float64], missing: int) -> str | None:
@@ -280,20 +253,18 @@ def _core_consistency(
     rank, order = living[0].shape[1], len(living)
     scale = weights(living) ** (1 / order)
     inverses = [np.linalg.pinv(unit_columns(living[mode]), rcond=0) / scale[:, None] for mode in entries.modes]
-    stored, cuts = entries.stored, list(boxes(entries.stored.shape, TILE))
-
-    def box_core(box: Box) -> Float64:
-        return _box_core(stored[box], [inverse[:, cut] for inverse, cut in zip(inverses, box, strict=True)])
-
-    def core(part: slice) -> Float64:
-        return reduce(np.add, map(box_core, cuts[part]))
-
-    parts = list(slabs(len(cuts), _parts(stored.size, len(cuts))))
     total = np.zeros((rank,) * order)
-    for term in _in_rounds(core, parts, pool, cancelled):
-        if term is None:
+
+    def core(some: Sequence[tuple[Box, NDArray[Any]]]) -> Float64:
+        return reduce(
+            np.add, (_box_core(part, [A[:, cut] for A, cut in zip(inverses, box, strict=True)]) for box, part in some)
+        )
+
+    for group in boxes_in_turn(entries.stored, stretches, TILE):
+        if cancelled():
             return None
-        total += term.reshape(total.shape)
+        for term in pool.each(core, [group[some] for some in slabs(len(group), GROUPS)]):
+            total += term.reshape(total.shape)
     total[(np.arange(rank),) * order] -= 1
     consistency: float = 100 * (1 - float(np.vdot(total, total)) / rank)
     return consistency

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from solvers.bcd.starts.initial import SVD_OVERSAMPLES
 from solvers.bcd.starts.trials import finalists
-from solvers.diagnostics import LARGEST_CORE, LONGEST_ROW, PART
+from solvers.diagnostics import LARGEST_CORE
 from solvers.settings import Settings
 from solvers.tensor.compressed import sketch_bytes
 from solvers.tensor.contraction import split_point
 from solvers.tensor.dense import GROUPS, LONG_MODE, MANY_ENTRIES, SINGLE_BYTES, TILE
 from solvers.tensor.missing.masked import TILE as MASKED_TILE
 from solvers.tensor.missing.pattern import LONGEST_LIST
-from solvers.tensor.thin.file_entries import SLAB_BYTES, FileEntries
+from solvers.tensor.thin.file_entries import READ_BYTES, READERS, SLAB_BYTES, FileEntries
 from solvers.tensor.threads import available_cores
 from solvers.tensor.validation import check_mask, check_shape_and_dtype, is_copied, working_precision
 
@@ -63,15 +63,16 @@ def estimate_memory(
     if vectors and tensor.size > MANY_ENTRIES:  # what lies between the two products of the slowest mode
         vectors += 2 * tensor.size // LONG_MODE * 8
     # The diagnostics begin when all that is gone; their products of factors and their tiles are no larger. They add
-    # sums and places of either half of the modes, and a core per part, in double precision.
-    in_order = tensor.size > PART and max(halves) <= LONGEST_ROW
-    sums = (2 * sum(halves) + GROUPS * (max(halves) if in_order else min(halves))) * 8
+    # sums and places of either half of the modes, sums and a core per part, in double precision.
+    sums = (2 * sum(halves) + GROUPS * min(max(halves), TILE)) * 8
     core = settings.rank**tensor.ndim
     cores = (GROUPS + 4 * available_cores()) * core * 8 if core <= LARGEST_CORE else 0
     diagnostics = sums + cores if settings.diagnose else 0
     gaps = _gaps_bytes(tensor, settings, mask, missing)
-    # A file that does not fit into memory is read through two slabs.
-    slabs = 0 if FileEntries.of(np.ma.getdata(tensor)) is None else 2 * min(tensor.nbytes, 2 * SLAB_BYTES)
+    # A file that does not fit into memory is read through two slabs of up to twice the size, by another pass meanwhile
+    # through two stretches, and by either through a room per reader.
+    is_streamed = FileEntries.of(np.ma.getdata(tensor)) is not None
+    slabs = 6 * min(tensor.nbytes, SLAB_BYTES) + 2 * READERS * READ_BYTES if is_streamed else 0
     copy = tensor.size * itemsize if is_copied(np.ma.getdata(tensor), settings.precision) else 0
     if settings.accelerate == "float32" and itemsize > SINGLE_BYTES:
         copy += tensor.size * SINGLE_BYTES

@@ -25,11 +25,29 @@ NARROW = 64
 Place: TypeAlias = tuple[slice, slice, slice]
 
 
+class Slab(NamedTuple):
+    """Entries of a place, side by side as before × inner × after."""
+
+    place: Place
+    entries: Array
+
+
+def corner(slab: Slab, place: Place) -> tuple[int, int, int]:
+    """Where a place begins in the slab."""
+    before, inner, after = (part.start - whole.start for part, whole in zip(place, slab.place, strict=True))
+    return before, inner, after
+
+
 class Split(NamedTuple):
     """The inner half: modes `start` to `stop` in memory order, without `stop`."""
 
     start: int
     stop: int
+
+
+def shifted(part: slice, by: slice) -> slice:
+    """A part that is counted from the beginning of another, counted as that one is."""
+    return slice(part.start + by.start, part.stop + by.start)
 
 
 def split_point(lengths: Sequence[int]) -> int:
@@ -71,13 +89,20 @@ class Blocks:
         self.dtype: np.dtype[Any] = stored.dtype
         self.entries = stored.reshape(self.shape)  # as they are stored
 
-    def tile(self, place: Place) -> Array:
-        """The entries of a place."""
-        return self.entries[place]
+    def tile(self, place: Place, slab: Slab | None = None) -> Array:
+        """The entries of a place, from a slab that it lies in or from all of them."""
+        if slab is None:
+            return self.entries[place]
+        return slab.entries[
+            tuple(
+                slice(begin, begin + part.stop - part.start)
+                for begin, part in zip(corner(slab, place), place, strict=True)
+            )
+        ]
 
-    def residual(self, place: Place, model: Array) -> Array:
-        """The entries of a place less those of a model."""
-        difference: Array = self.entries[place] - model
+    def residual(self, place: Place, entries: Array, model: Array) -> Array:
+        """The entries of a place, as they were read, less those of a model."""
+        difference: Array = entries - model
         return difference
 
     def times(self, weights: Array, place: Place, out: Array | None = None) -> Array:

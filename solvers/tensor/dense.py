@@ -1,7 +1,7 @@
 """A dense tensor in memory or in a memory map, complete or with gaps. No unfolding of it is ever copied."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.tensor.contraction import Blocks, Split, best_split, split_point
+from solvers.tensor.contraction import Blocks, Place, Slab, Split, best_split, shifted, split_point
 from solvers.tensor.missing.grams import Complete, RowGrams
 from solvers.tensor.missing.masked import Mask, MaskedBlocks
 from solvers.tensor.missing.observed import products_over_observed
 from solvers.tensor.products import Array, Float64, khatri_rao, padded
 from solvers.tensor.protocol import Modes, Observed
 from solvers.tensor.scan import Tell
+from solvers.tensor.thin.file_entries import FileEntries, MatrixTile, matrix_tiles, slab_entries
 from solvers.tensor.thin.products import ProductsOf
 from solvers.tensor.threads import Threads, slabs
 from solvers.tensor.tree import DimensionTree
@@ -24,8 +25,8 @@ from solvers.tensor.tree import DimensionTree
 TILE = 1 << 16
 # Groups of tiles, each summed by one thread at a time.
 GROUPS = 16
-# A tensor of more entries may lie in a file larger than memory. There the slowest mode is unfolded by two products, if
-# it is so many times longer than what it is multiplied by: then what lies between them is small beside the tensor.
+# A tensor of more entries may lie in a file larger than memory. There a mode that no slab has all of is unfolded by two
+# products, if it is so many times longer than what it is multiplied by: then what lies between is small beside it.
 MANY_ENTRIES, LONG_MODE = 1 << 24, 4
 # Of an entry in single precision.
 SINGLE_BYTES = 4
@@ -118,42 +119,81 @@ class Tensor(DimensionTree):
         """‖X − ⟦A¹…Aᴺ⟧‖² entry by entry, in tiles: one more product, but no cancellation."""
         cut = split_point(self.stored.shape)
         left, right = (khatri_rao([factors[mode] for mode in half]) for half in (self.modes[:cut], self.modes[cut:]))
-        rows, columns = left.shape[1], right.shape[1]
         split = Split(0, cut)
         blocks = Blocks(self.stored, split) if self.gaps is None else MaskedBlocks(self.gaps.mask, split)
-        wide = min(columns, TILE)
-        tiles = product(slabs(rows, -(-rows * wide // TILE)), slabs(columns, -(-columns // wide)))
 
-        def squared(tile: tuple[slice, slice]) -> float:
-            row, column = tile
-            difference = blocks.residual((slice(0, 1), row, column), left[:, row].T @ right[:, column])
+        def squared(tile: MatrixTile) -> float:
+            model = left[:, tile.rows].T @ right[:, tile.columns]
+            difference = blocks.residual((slice(0, 1), tile.rows, tile.columns), tile.entries, model)
             flat = difference.ravel().astype(np.float64, copy=False)
             return float(flat @ flat)
 
-        return math.fsum(self._threads.each(squared, tiles))
+        groups = matrix_tiles(self.stored.reshape(left.shape[1], right.shape[1]), TILE)
+        return math.fsum(square for tiles in groups for square in self._threads.each(squared, tiles))
 
-    def unfolded(self, mode: int, V: Float64) -> Unfolded:
-        """The mode's unfolding times its transpose times V (I_n × k), and the signs of the transpose times V."""
-        axis = self.modes.index(mode)
-        before = math.prod(self.stored.shape[:axis])
-        blocks = self.blocks(Split(axis, axis + 1))
-        if axis == 0 and self.stored.size > MANY_ENTRIES and len(V) >= LONG_MODE * V.shape[1]:
-            return self._unfolded_first(blocks, V)
-        after = blocks.shape[2]
-        columns = max(1, TILE // self.shape[mode])  # of the unfolding, in one tile
-        wide = min(after, columns)
-        tiles = list(product(slabs(before, -(-before * wide // columns)), slabs(after, -(-after // wide))))
+    def unfolded(self, V: Mapping[int, Float64]) -> dict[int, Unfolded]:
+        """Of every mode in V, its unfolding times the transpose times V (I_n × k), and the signs of the latter two.
 
-        def partial(group: slice) -> Unfolded:
-            read = (blocks.tile((rows, slice(None), depth)) for rows, depth in tiles[group])
-            flat = (np.moveaxis(tile, 1, 0).reshape(len(V), -1) for tile in read)
-            return reduce(Unfolded.plus, (Unfolded.of(tile.astype(np.float64), V) for tile in flat))
+        One pass over the entries serves all modes but the slowest, if slabs of that one are not too large. The others
+        take one each, or two.
+        """
+        found: dict[int, Unfolded] = {}
+        together: dict[int, Blocks] = {}
+        most, (length, *_) = slab_entries(self.stored.dtype), self.stored.shape
+        for mode, basis in V.items():
+            axis = self.modes.index(mode)
+            blocks = self.blocks(Split(axis, axis + 1))
+            before, rows, after = blocks.shape
+            is_long = rows >= LONG_MODE * basis.shape[1]
+            if self.stored.size > MANY_ENTRIES and rows * after > most and is_long:
+                found[mode] = self._unfolded_twice(blocks, basis)
+            elif axis > 0 and self.stored.size // length <= most:
+                together[mode] = blocks
+            else:
+                step, wide = max(1, most // (rows * after)), min(after, max(1, most // rows))
+                cuts = product(slabs(before, -(-before // step)), slabs(after, -(-after // wide)))
+                places = [(some, slice(0, rows), columns) for some, columns in cuts]
+                found |= self._unfolded_in_turn({mode: blocks}, V, blocks.shape, places)
+        if together:
+            rest = self.stored.size // length
+            places = [(rows, slice(0, 1), slice(0, rest)) for rows in slabs(length, -(-length // max(1, most // rest)))]
+            found |= self._unfolded_in_turn(together, V, (length, 1, rest), places)
+        return found
 
-        parts = self._threads.each(partial, slabs(len(tiles), GROUPS))
-        return reduce(Unfolded.plus, parts)  # in the order of the parts, whichever thread finished first
+    def _unfolded_in_turn(
+        self,
+        by_mode: Mapping[int, Blocks],
+        V: Mapping[int, Float64],
+        shape: tuple[int, int, int],
+        places: Sequence[Place],
+    ) -> dict[int, Unfolded]:
+        """In one pass over slabs that have all of each mode, at places of the entries in this shape."""
+        file = FileEntries.of(self.stored)
+        read = ((place, None) for place in places) if file is None else file.slabs(shape, places)
 
-    def _unfolded_first(self, blocks: Blocks, V: Float64) -> Unfolded:
-        """The same for the slowest mode, whose tiles lie scattered: XᵀV is held, and X is read in order, twice."""
+        def partial(item: tuple[int, Slab | None, list[Place]]) -> Unfolded:
+            mode, slab, tiles = item
+            entries = (by_mode[mode].tile(tile, slab) for tile in tiles)
+            flat = (np.moveaxis(tile, 1, 0).reshape(len(V[mode]), -1) for tile in entries)
+            return reduce(Unfolded.plus, (Unfolded.of(tile.astype(np.float64), V[mode]) for tile in flat))
+
+        found: dict[int, Unfolded] = {}
+        for (some, _, columns), entries in read:
+            items = []
+            for mode, blocks in by_mode.items():
+                before, rows, after = blocks.shape
+                blocks_each = before // shape[0]
+                own = slice(some.start * blocks_each, some.stop * blocks_each)
+                place = own, slice(0, rows), columns if shape == blocks.shape else slice(0, after)
+                slab = None if entries is None else Slab(place, entries.reshape(own.stop - own.start, rows, -1))
+                tiles = _tiles(place)
+                items += [(mode, slab, tiles[group]) for group in slabs(len(tiles), GROUPS)]
+            for (mode, *_), part in zip(items, self._threads.each(partial, items), strict=True):
+                found[mode] = found[mode].plus(part) if mode in found else part
+        return found
+
+    def _unfolded_twice(self, blocks: Blocks, V: Float64) -> Unfolded:
+        """The same for a mode whose tiles would lie scattered: XᵀV is held, and X is read in order, twice."""
         products = self.products_of(blocks, self._threads)
         right = products.contract_inner(padded(V.astype(self.dtype), products.unit))
         positive, negative = np.zeros(V.shape[1]), np.zeros(V.shape[1])
@@ -163,3 +203,12 @@ class Tensor(DimensionTree):
             negative += np.square(np.minimum(some, 0)).sum(axis=0)
         product = products.contract_outer(right)[:, : V.shape[1]].astype(np.float64)
         return Unfolded(product, positive, negative)
+
+
+def _tiles(place: Place) -> list[Place]:
+    """Cut a place with all of a mode into tiles."""
+    before, rows, after = (part.stop - part.start for part in place)
+    columns = max(1, TILE // rows)  # of the unfolding, in one tile
+    wide = min(after, columns)
+    cuts = product(slabs(before, -(-before * wide // columns)), slabs(after, -(-after // wide)))
+    return [(shifted(some, place[0]), place[1], shifted(depth, place[2])) for some, depth in cuts]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,6 +19,8 @@ STRETCH = 16
 
 Booleans: TypeAlias = NDArray[np.bool_]
 Box: TypeAlias = tuple[slice, ...]
+# Gives the entries of cuts that lie side by side, in groups: which of the cuts, and the entries of all of these.
+InTurn: TypeAlias = Callable[[NDArray[Any], Sequence[slice]], Iterator[tuple[range, NDArray[Any]]]]
 # Gives a stretch of the entries, in memory order; it holds until the next but one is asked for.
 Read: TypeAlias = Callable[[slice], NDArray[Any]]
 Tell: TypeAlias = Callable[[float], None]
@@ -76,6 +78,21 @@ def boxes(shape: Sequence[int], most: int = CHUNK) -> Iterator[Box]:
         yield (*before, slab, *whole)
 
 
+def at_once(flat: NDArray[Any], cuts: Sequence[slice]) -> Iterator[tuple[range, NDArray[Any]]]:
+    """All entries as they lie in memory."""
+    yield range(len(cuts)), flat[cuts[0].start : cuts[-1].stop]
+
+
+def boxes_in_turn(stored: NDArray[Any], in_turn: InTurn, most: int = CHUNK) -> Iterator[list[tuple[Box, NDArray[Any]]]]:
+    """The same boxes and their entries, in groups."""
+    cuts = list(boxes(stored.shape, most))
+    shapes = [stored[cut].shape for cut in cuts]
+    edges = np.cumsum([0, *(math.prod(shape) for shape in shapes)]).tolist()
+    for some, entries in in_turn(stored.reshape(-1), [slice(*pair) for pair in pairwise(edges)]):
+        first = edges[some[0]]
+        yield [(cuts[n], entries[edges[n] - first : edges[n + 1] - first].reshape(shapes[n])) for n in some]
+
+
 def part_of(mask: Booleans, box: Box) -> Booleans:
     """The box of a mask whose modes have the tensor's length or 1."""
     return mask[tuple(slice(None) if length == 1 else cut for length, cut in zip(mask.shape, box, strict=True))]
@@ -87,11 +104,12 @@ def scan(
     mask: Booleans | None = None,
     read: Read | None = None,
     tell: Tell | None = None,
+    in_turn: InTurn = at_once,
 ) -> Scan:
     """Scan a contiguous tensor, chunk by chunk and without copying it; where `mask` is false, nothing is observed.
 
-    Where there is no mask, `read` may give the entries instead of the array, stretch after stretch, in a thread of its
-    own, and `tell` hears what share was scanned. Neither changes a bit of what is found.
+    `in_turn` gives its entries. Where there is no mask, `read` may give them instead, stretch after stretch, in a
+    thread of its own, and `tell` hears what share was scanned. None of them changes a bit of what is found.
     """
     order: Literal["C", "F"] = "C" if tensor.flags.c_contiguous else "F"
     stored = tensor if order == "C" else tensor.T
@@ -106,16 +124,15 @@ def scan(
                 return _Part(low, high, squares, squares, total, len(entries))
             return _with_special(entries, np.ones(len(entries), bool), start)
 
-    def masked_statistics(seen: Booleans, box: Box) -> _Part:
-        entries = stored[box]
+    def masked_statistics(seen: Booleans, box: Box, entries: NDArray[Any]) -> _Part:
         observed = np.broadcast_to(part_of(seen, box), entries.shape)
         starts = [cut.start or 0 for cut in box]
         with np.errstate(over="ignore", invalid="ignore"):
             return _with_special(entries.ravel(), observed.ravel(), int(np.ravel_multi_index(starts, stored.shape)))
 
+    found: list[_Part] = []
     if mask is None:
-        found = []
-        for stretch, entries, chunks in _stretches(flat, read, whole=read is None and tell is None):
+        for stretch, entries, chunks in _stretches(flat, read, in_turn):
             first = stretch.start
             pieces = [(entries[chunk.start - first : chunk.stop - first], chunk.start) for chunk in chunks]
             found += threads.each(lambda piece: statistics(*piece), pieces)
@@ -123,7 +140,8 @@ def scan(
                 tell(stretch.stop / flat.size)
     else:
         seen = mask if order == "C" else mask.T
-        found = threads.each(lambda box: masked_statistics(seen, box), boxes(stored.shape))
+        for group in boxes_in_turn(stored, in_turn):
+            found += threads.each(lambda item: masked_statistics(seen, *item), group)
     lows, highs, squares, positive, sums, observed = (np.array(column) for column in list(zip(*found, strict=True))[:6])
     some = observed > 0
     kinds = []
@@ -145,22 +163,25 @@ def scan(
     )
 
 
-def _stretches(flat: NDArray[Any], read: Read | None, whole: bool) -> Iterator[tuple[slice, NDArray[Any], list[slice]]]:
+def _stretches(
+    flat: NDArray[Any], read: Read | None, in_turn: InTurn
+) -> Iterator[tuple[slice, NDArray[Any], list[slice]]]:
     """Every stretch, its entries and its chunks; with `read`, the next is read meanwhile."""
     chunks = list(slabs(flat.size, -(-flat.size // CHUNK)))
-    count = len(chunks) if whole else STRETCH
-    groups = [chunks[first : first + count] for first in range(0, len(chunks), count)]
-    stretches = [slice(group[0].start, group[-1].stop) for group in groups]
     if read is None:
-        yield from ((stretch, flat[stretch], group) for stretch, group in zip(stretches, groups, strict=True))
+        for some, entries in in_turn(flat, chunks):
+            group = chunks[some.start : some.stop]
+            yield slice(group[0].start, group[-1].stop), entries, group
         return
+    groups = [chunks[first : first + STRETCH] for first in range(0, len(chunks), STRETCH)]
+    wholes = [slice(group[0].start, group[-1].stop) for group in groups]
     with ThreadPoolExecutor(1, "reader") as reader:
-        coming = reader.submit(read, stretches[0])
-        for turn, (stretch, group) in enumerate(zip(stretches, groups, strict=True), start=1):
+        coming = reader.submit(read, wholes[0])
+        for turn, (whole, group) in enumerate(zip(wholes, groups, strict=True), start=1):
             entries = coming.result()
-            if turn < len(stretches):
-                coming = reader.submit(read, stretches[turn])
-            yield stretch, entries, group
+            if turn < len(wholes):
+                coming = reader.submit(read, wholes[turn])
+            yield whole, entries, group
 
 
 def _with_special(entries: NDArray[Any], seen: Booleans, start: int) -> _Part:

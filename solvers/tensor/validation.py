@@ -14,6 +14,7 @@ from solvers.tensor.missing.observed import products_over_observed
 from solvers.tensor.missing.pattern import find_pattern
 from solvers.tensor.products import Array
 from solvers.tensor.scan import Booleans, Scan, Tell, scan
+from solvers.tensor.thin.file_entries import stretches
 from solvers.tensor.thin.products import ProductsOf
 from solvers.tensor.threads import Threads
 
@@ -94,7 +95,7 @@ def prepare_tensor(
     entries = _working_copy(array, precision) if copied else array
     found = None if copied or seen is not None else known
     if found is None:
-        found = scan(entries, threads, seen, tell=tell)
+        found = scan(entries, threads, seen, tell=tell, in_turn=stretches)
     check_entries(found, entries.dtype, missing, negative)
     positive = Positive(found.positive_norm, found.positive_sum)
     if found.observed == entries.size:

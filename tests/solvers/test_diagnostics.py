@@ -78,11 +78,12 @@ def test_residuals_are_right_for_tensors_of_many_tiles(shape: tuple[int, ...]) -
 
 @pytest.mark.parametrize("shape", UNEVEN)
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_a_tensor_that_is_read_row_after_row_has_the_same_residuals(
+def test_a_tensor_of_many_slabs_has_the_same_residuals(
     shape: tuple[int, ...], order: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one of more than a part is; for any number of threads the same bits."""
-    monkeypatch.setattr("solvers.diagnostics.PART", 5000)
+    """Whole rows or parts of one; for any number of threads the same bits."""
+    monkeypatch.setattr("solvers.tensor.thin.file_entries.SLAB_BYTES", 40_000)
+    monkeypatch.setattr("solvers.diagnostics.TILE", 700)
     X, factors = np.asarray(np.random.default_rng(0).random(shape), order=order), start(shape, 2)
     found = [diagnosed(X, factors, threads=threads) for threads in (1, 2, 3)]
     assert found[0] == found[1] == found[2]

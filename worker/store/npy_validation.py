@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.tensor.scan import Scan, scan
+from solvers.tensor.thin.file_entries import stretches
 from solvers.tensor.threads import Threads, single_threaded_blas
 from solvers.tensor.validation import MAX_ORDER, MIN_ORDER
 from worker.errors import BadTensor
@@ -75,7 +76,7 @@ def inspect(path: Path, threads: int | None = None) -> tuple[Facts, Scan]:
     """Check that the file is a tensor, and describe it, with how many entries are NaN or negative. Else BadTensor."""
     tensor = open_array(path)
     with Threads(threads) as pool, single_threaded_blas():
-        found = scan(tensor, pool)
+        found = scan(tensor, pool, in_turn=stretches)
     _check_entries(found)
     facts = Facts(
         shape=tensor.shape,

@@ -72,13 +72,14 @@ def _draw(tensor: TensorLike, problem: Problem, start: int, fixed: Mapping[int, 
     if settings.init == "random" and start == 1:
         return factors
     if is_from_singular_vectors(tensor, settings, start) and isinstance(tensor, Tensor):
-        done, passes = count(), (SVD_ITERATIONS + 2) * len(factors) + 1
+        done, passes = count(), SVD_ITERATIONS + 2 + 1
 
-        def multiplied(mode: int, V: Float64) -> Unfolded:
+        def multiplied(V: Mapping[int, Float64]) -> dict[int, Unfolded]:
             tell(next(done) / passes)
-            return tensor.unfolded(mode, V)
+            return tensor.unfolded(V)
 
-        factors = [A if mode in fixed else nndsvd(multiplied, mode, A, random) for mode, A in enumerate(factors)]
+        found = nndsvd(multiplied, {mode: A for mode, A in enumerate(factors) if mode not in fixed}, random)
+        factors = [found.get(mode, A) for mode, A in enumerate(factors)]
     size = _best_size(tensor, factors) ** (1 / len(problem.free))
     return [A if mode in fixed else A * size for mode, A in enumerate(factors)]
 
@@ -100,32 +101,40 @@ def _best_size(tensor: TensorLike, factors: Sequence[Float64]) -> float:
 
 
 def nndsvd(
-    unfolded: Callable[[int, Float64], Unfolded], mode: int, fallback: Float64, random: np.random.Generator
-) -> Float64:
-    """NNDSVD: nonnegative parts of the leading left singular vectors of the mode's unfolding, I_n × R.
+    unfolded: Callable[[Mapping[int, Float64]], Mapping[int, Unfolded]],
+    fallbacks: Mapping[int, Float64],
+    random: np.random.Generator,
+) -> dict[int, Float64]:
+    """NNDSVD: nonnegative parts of the leading left singular vectors of the unfoldings of these modes, each I_n × R.
 
-    Neither the unfolding nor its dense SVD is ever formed.
-
-    Of each vector the sign is kept whose part, together with the right vector's, is larger. Where the unfolding has
-    no vector left (R beyond its rank), the column of `fallback` stays, made small.
+    Neither an unfolding nor its dense SVD is ever formed. Of each vector the sign is kept whose part, together with the
+    right vector's, is larger. Where the unfolding has no vector left (R beyond its rank), the column of the mode's
+    fallback stays, made small.
     """
-    length, rank = fallback.shape
-    if length <= rank + SVD_OVERSAMPLES:
-        basis = np.eye(length)
-    else:
-        basis = np.linalg.qr(random.standard_normal((length, rank + SVD_OVERSAMPLES)))[0]
-        for _ in range(SVD_ITERATIONS):
-            basis = np.linalg.qr(unfolded(mode, basis).product)[0]
-    ritz, rotation = np.linalg.eigh(basis.T @ unfolded(mode, basis).product)
-    leading = np.argsort(ritz)[::-1][:rank]
-    vectors = basis @ rotation[:, leading]
-    right = unfolded(mode, vectors)
+    bases = dict[int, Float64]()
+    for mode, fallback in fallbacks.items():
+        length, wanted = len(fallback), fallback.shape[1] + SVD_OVERSAMPLES
+        is_whole = length <= wanted
+        bases[mode] = np.eye(length) if is_whole else np.linalg.qr(random.standard_normal((length, wanted)))[0]
+    for _ in range(SVD_ITERATIONS):
+        searched = {mode: basis for mode, basis in bases.items() if len(basis) > basis.shape[1]}
+        bases |= {mode: np.linalg.qr(found.product)[0] for mode, found in unfolded(searched).items()}
+    vectors = dict[int, Float64]()
+    for mode, found in unfolded(bases).items():
+        ritz, rotation = np.linalg.eigh(bases[mode].T @ found.product)
+        vectors[mode] = bases[mode] @ rotation[:, np.argsort(ritz)[::-1][: fallbacks[mode].shape[1]]]
+    rights = unfolded(vectors)
+    return {mode: _nonnegative_parts(vectors[mode], rights[mode], fallback) for mode, fallback in fallbacks.items()}
+
+
+def _nonnegative_parts(vectors: Float64, right: Unfolded, fallback: Float64) -> Float64:
+    """The larger nonnegative part of every vector, weighted by its singular value and its share of both vectors."""
     parts = np.stack((np.maximum(vectors, 0), np.maximum(-vectors, 0)))
     left_norms = np.sqrt(np.square(parts).sum(axis=1))
     weights = left_norms * np.sqrt(np.stack((right.positive, right.negative)))  # σ ‖u±‖ ‖v±‖
     weights /= weights.max()  # only their ratios count; their size would be raised to the power of the order
     kept = weights.argmax(axis=0)
-    A: Float64 = fallback * (1e-2 / length)
+    A: Float64 = fallback * (1e-2 / len(fallback))
     for column, sign in enumerate(kept):
         weight = weights[sign, column]
         if weight > 1e-8:

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from solvers.tensor.contraction import SMALL, Split
-from solvers.tensor.missing.masked import Mask, MaskedBlocks
+from solvers.tensor.missing.masked import Mask, MaskedBlocks, cuts
 from solvers.tensor.products import Array
+from solvers.tensor.thin.file_entries import FileEntries, slabs_in_turn
 from solvers.tensor.thin.products import FEW_ROWS, SECTIONS, InDoublePrecision, total
 from solvers.tensor.threads import Threads, slabs
 
@@ -35,11 +36,13 @@ class BitProducts(InDoublePrecision):
         before, inner, after = ones.shape
         inner_bits = np.zeros((before, after, 4 * -(-inner // WORD)), np.uint8)
         after_bits = np.zeros((before, inner, 4 * -(-after // WORD)), np.uint8)
-        for block, i, a in product(range(before), range(0, inner, PACKED), range(0, after, PACKED)):
-            seen = ones.tile((slice(block, block + 1), slice(i, i + PACKED), slice(a, a + PACKED)))[0] > 0
-            bits = np.packbits(seen, axis=0, bitorder="little").T, np.packbits(seen, axis=1, bitorder="little")
-            inner_bits[block, a : a + PACKED, i // 8 : i // 8 + bits[0].shape[1]] = bits[0]
-            after_bits[block, i : i + PACKED, a // 8 : a // 8 + bits[1].shape[1]] = bits[1]
+        for slab in slabs_in_turn(ones.entries, FileEntries.of(ones.entries)):  # cut at multiples of 8, too
+            blocks, rows, columns = slab.place
+            for b, i, a in product(cuts(blocks, 1), cuts(rows, PACKED), cuts(columns, PACKED)):
+                seen = ones.tile((b, i, a), slab)[0] > 0
+                bits = np.packbits(seen, axis=0, bitorder="little").T, np.packbits(seen, axis=1, bitorder="little")
+                inner_bits[b.start, a, i.start // 8 : i.start // 8 + bits[0].shape[1]] = bits[0]
+                after_bits[b.start, i, a.start // 8 : a.start // 8 + bits[1].shape[1]] = bits[1]
         self._inner_bits, self._after_bits = (
             packed.view("<u4").astype(np.uint32, copy=False) for packed in (inner_bits, after_bits)
         )

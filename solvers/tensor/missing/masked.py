@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.contraction import Blocks, Place, Split, block_sizes
+from solvers.tensor.contraction import Blocks, Place, Slab, Split, block_sizes, corner
 from solvers.tensor.products import Array
 from solvers.tensor.scan import Booleans, Box, part_of
 
@@ -32,9 +32,9 @@ class Mask:
         self.stored = np.asarray(stored)
         self.given = given
 
-    def missing(self, box: Box) -> Booleans:
-        """Where the entries of a box are missing."""
-        missing: Booleans = np.isnan(self.stored[box])
+    def missing(self, box: Box, entries: NDArray[Any] | None = None) -> Booleans:
+        """Where the entries of a box, which may have been read before, are missing."""
+        missing: Booleans = np.isnan(self.stored[box] if entries is None else entries)
         return missing if self.given is None else np.logical_or(missing, ~part_of(self.given, box))
 
 
@@ -49,18 +49,22 @@ class MaskedBlocks(Blocks):
         self.dtype: np.dtype[Any] = np.dtype(np.float64) if counts else mask.stored.dtype
         self._counts = counts
         self.entries = mask.stored.reshape(self.shape)
-        self._flat = mask.stored.reshape(-1)
+        self._whole = Slab(self._resolved((slice(None),) * 3), self.entries)
         self.seen, self.places = _by_blocks(mask, split)
         for columns in (slice(0, 1), slice(None)):  # compiles for both kinds of rows, so that no sweep waits for it
+            place = self._resolved((slice(0, 1), slice(0, 1), columns))
             for kind in {counts, True}:
-                self._tile(self._resolved((slice(0, 1), slice(0, 1), columns)), kind)
+                self._tile(place, kind)
+                if not self.entries.flags.writeable:  # what is read from its file can be written to
+                    self._tile(place, kind, Slab(place, np.zeros(_lengths(place), self.entries.dtype)))
 
-    def tile(self, place: Place) -> Array:
-        return self._tile(self._resolved(place), self._counts)
+    def tile(self, place: Place, slab: Slab | None = None) -> Array:
+        return self._tile(self._resolved(place), self._counts, slab)
 
-    def residual(self, place: Place, model: Array) -> Array:
+    def residual(self, place: Place, entries: Array, model: Array) -> Array:
         cut = self._resolved(place)
-        difference: Array = self._tile(cut, False) - self._tile(cut, True) * model
+        slab = Slab(cut, entries.reshape(_lengths(cut)))
+        difference: Array = self._tile(cut, False, slab) - self._tile(cut, True, slab) * model
         return difference
 
     def times(self, weights: Array, place: Place, out: Array | None = None) -> Array:
@@ -91,17 +95,18 @@ class MaskedBlocks(Blocks):
         before, inner, after = (slice(*cut.indices(length)) for cut, length in zip(place, self.shape, strict=True))
         return before, inner, after
 
-    def _tile(self, place: Place, counts: bool) -> Array:
-        tile = np.empty(_lengths(place), np.float64 if counts else self._flat.dtype)
-        self._fill(place, counts, tile)
+    def _tile(self, place: Place, counts: bool, slab: Slab | None = None) -> Array:
+        tile = np.empty(_lengths(place), np.float64 if counts else self.entries.dtype)
+        self._fill(place, counts, tile, slab)
         return tile
 
-    def _fill(self, place: Place, counts: bool, tile: Array) -> None:
+    def _fill(self, place: Place, counts: bool, tile: Array, slab: Slab | None = None) -> None:
+        """The tile of a place, from a slab that it lies in or from all entries."""
+        slab = slab or self._whole
         before, inner, after = place
         seen = self.seen if self.seen.shape[2] == 1 else self.seen[:, :, after]
-        rows = self.places[0][before], self.places[1][inner]
-        corner = before.start, inner.start, after.start
-        self._fill_tile(self._flat, corner, self.shape[1], self.shape[2], seen, rows, counts, tile)
+        rows, (_, height, width) = (self.places[0][before], self.places[1][inner]), slab.entries.shape
+        self._fill_tile(slab.entries.reshape(-1), corner(slab, place), height, width, seen, rows, counts, tile)
 
 
 class _Room:
@@ -154,12 +159,12 @@ def _tiles(place: Place, longest_row: int) -> Iterator[Place]:
     columns = min(_length(after), longest_row)
     rows = min(_length(inner), max(1, TILE // columns))
     blocks = max(1, TILE // (columns * rows))
-    cuts = ((before, blocks), (after, columns), (inner, rows))
-    for b, a, i in product(*(list(_cut(part, step)) for part, step in cuts)):
+    for b, a, i in product(cuts(before, blocks), cuts(after, columns), cuts(inner, rows)):
         yield b, i, a
 
 
-def _cut(part: slice, step: int) -> Iterator[slice]:
+def cuts(part: slice, step: int) -> Iterator[slice]:
+    """A part in pieces of `step`; the last one may be shorter."""
     return (slice(start, min(start + step, part.stop)) for start in range(part.start, part.stop, step))
 
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from solvers.tensor.contraction import Blocks, Place
+from solvers.tensor.contraction import Blocks, Place, Slab, corner
 from solvers.tensor.missing.masked import MaskedBlocks
 from solvers.tensor.products import Array
-from solvers.tensor.thin.products import BlasProducts, Products, Slab, ThinProducts, corner, products_with
+from solvers.tensor.thin.products import BlasProducts, Products, ThinProducts, products_with
 from solvers.tensor.threads import Threads
 
 

@@ -7,14 +7,16 @@ what is derived from it is small. A few scattered entries besides are kept as a 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from itertools import chain
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from solvers.tensor.missing.masked import Mask
 from solvers.tensor.protocol import Modes
-from solvers.tensor.scan import Booleans, Box, boxes
+from solvers.tensor.scan import Booleans, Box, boxes_in_turn
+from solvers.tensor.thin.file_entries import stretches
 from solvers.tensor.threads import Threads, slabs
 
 # The list takes eight bytes per entry and mode, so it may have this share of the entries at most.
@@ -68,12 +70,11 @@ def _survey(mask: Mask, threads: Threads) -> tuple[list[Booleans], list[NDArray[
     """For every axis: where entries are missing all along it (with length 1 there), and the observed ones by index."""
     shape = mask.stored.shape
     along = [np.ones((*shape[:axis], 1, *shape[axis + 1 :]), bool) for axis in range(len(shape))]
-    cuts = list(boxes(shape))
 
-    def look(group: slice) -> list[NDArray[np.int64]]:
+    def look(group: Sequence[tuple[Box, NDArray[Any]]]) -> list[NDArray[np.int64]]:
         counts = [np.zeros(length, np.int64) for length in shape]
-        for box in cuts[group]:
-            missing = mask.missing(box)
+        for box, entries in group:
+            missing = mask.missing(box, entries)
             for axis, cut in enumerate(box):
                 others = tuple(other for other in range(len(shape)) if other != axis)
                 counts[axis][cut] += missing.size // missing.shape[axis] - missing.sum(axis=others)
@@ -82,8 +83,12 @@ def _survey(mask: Mask, threads: Threads) -> tuple[list[Booleans], list[NDArray[
                 np.copyto(part, False, where=~missing.all(axis=axis, keepdims=True))
         return counts
 
-    parts = threads.each(look, slabs(len(cuts), GROUPS))
-    return along, [reduce(np.add, (part[axis] for part in parts)) for axis in range(len(shape))]
+    total = [np.zeros(length, np.int64) for length in shape]
+    for group in boxes_in_turn(mask.stored, stretches):
+        for part in threads.each(look, [group[some] for some in slabs(len(group), GROUPS)]):
+            for axis, counts in enumerate(part):
+                total[axis] += counts
+    return along, total
 
 
 def _shared_patterns(along: Sequence[Booleans]) -> Iterator[tuple[Booleans, Modes]]:
@@ -107,9 +112,9 @@ def _exceptions(mask: Mask, missing: Booleans | None) -> NDArray[np.int32]:
     if missing is None:
         return np.empty((0, len(shape)), np.int32)
     found = []
-    for box in boxes(shape):
+    for box, entries in chain.from_iterable(boxes_in_turn(mask.stored, stretches)):
         cut: Box = tuple(slice(None) if length == 1 else part for length, part in zip(missing.shape, box, strict=True))
-        places = np.argwhere(mask.missing(box) & ~missing[cut])
+        places = np.argwhere(mask.missing(box, entries) & ~missing[cut])
         if len(places):
             found.append((places + [part.start or 0 for part in box]).astype(np.int32))
     return np.concatenate(found) if found else np.empty((0, len(shape)), np.int32)

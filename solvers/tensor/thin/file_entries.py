@@ -1,87 +1,172 @@
-"""Entries that are read from their file, slab by slab in the order in which they lie there.
+"""Entries that are read from their file, in the order in which they lie there.
 
 A memory map does where the file fits into memory. Where it does not, pages that are read here and there are read again
-and again; slabs are read once per product, while the one before is worked on.
+and again; here every pass reads each entry once, and the next ones while those before are worked on.
 """
 
+import math
+import mmap
 import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from solvers.tensor.contraction import Place
+from solvers.tensor.contraction import Place, Slab
 from solvers.tensor.products import Array
+from solvers.tensor.threads import slabs
 
-# Bytes of a slab: rows in it meet the weights together. Two of them are held.
-SLAB_BYTES = 1 << 26
+# Bytes of a slab: rows in it meet the weights together. Two of them are held, of up to twice as many bytes.
+SLAB_BYTES = 1 << 25
 # Cuts inside of a block are at multiples of these: there a new block of the kernel's sums begins, too.
 ALIGNED_ROWS, ALIGNED_COLUMNS = 32, 128
-# Bytes that one call reads.
-READ_BYTES = 1 << 23
-# A file is streamed if it is larger than this share of the memory that there is.
+# Bytes that one call reads, and calls side by side: one waits for the disk while the other copies.
+READ_BYTES, READERS = 1 << 22, 2
+# Places, lengths and memory of a read past the page cache are multiples of this.
+PAGE = 4096
+# A file is streamed if it is larger than this share of the memory that there is. One that is larger than all of it is
+# read past the page cache: it would not stay there for the next pass, and what others keep there would have to leave.
 SHARE_OF_MEMORY = 0.5
 # A smaller one never is: nobody asks how much memory there is, which takes as long as a sweep over a small tensor.
 LEAST_BYTES = 1 << 24
 
+Bytes: TypeAlias = NDArray[np.uint8]
+
+
+class _Part(NamedTuple):
+    """What is read at a time: as many entries as the shape says, in equal runs that start at these entries."""
+
+    shape: tuple[int, ...]
+    starts: Sequence[int]
+
 
 class FileEntries:
-    """Entries before × inner × after that lie in a file, from an offset on."""
+    """Entries that lie side by side in a file, from an offset on."""
 
-    def __init__(self, path: str, offset: int, shape: tuple[int, int, int], dtype: np.dtype[Any]) -> None:
-        self._path, self._offset, self._shape, self._dtype = path, offset, shape, dtype
-        self._buffers: list[Array] = []
+    def __init__(self, path: str, offset: int, dtype: np.dtype[Any], past_cache: bool) -> None:
+        self._path, self._offset, self._dtype, self._past_cache = path, offset, dtype, past_cache
+        self._buffers = [np.empty(0, dtype) for _ in range(2)]
 
     @classmethod
-    def of(cls, entries: Array) -> "FileEntries | None":
-        """Those of a memory map that does not fit into memory; None for any other array."""
+    def of(cls, entries: NDArray[Any]) -> "FileEntries | None":
+        """Those of a memory map that does not fit into memory, in C order; None for any other array."""
         owner: Any = entries
         while owner is not None and not isinstance(owner, np.memmap):
             owner = getattr(owner, "base", None)
         if owner is None or owner.filename is None or entries.nbytes <= LEAST_BYTES:
             return None
-        if entries.nbytes <= SHARE_OF_MEMORY * memory_bytes():
+        memory = memory_bytes()
+        if entries.nbytes <= SHARE_OF_MEMORY * memory:
             return None
         while isinstance(owner.base, np.memmap):  # a view of a map tells the file, but not its own place in it
             owner = owner.base
-        before, inner, after = entries.shape if entries.ndim == 3 else (1, 1, entries.size)
         offset = owner.offset + entries.ctypes.data - owner.ctypes.data
-        return cls(os.fspath(owner.filename), offset, (before, inner, after), entries.dtype)
+        return cls(os.fspath(owner.filename), offset, entries.dtype, entries.nbytes > memory)
 
-    def slabs(self) -> Iterator[tuple[Place, Array]]:
-        """Every slab and its entries, in order; they hold until the next one is asked for."""
-        places = list(slab_places(self._shape, max(1, SLAB_BYTES // self._dtype.itemsize)))
-        largest = max(int(np.prod([part.stop - part.start for part in place])) for place in places)
-        if not self._buffers:
+    def slabs(self, shape: tuple[int, int, int], places: Sequence[Place] | None = None) -> Iterator[Slab]:
+        """Slabs of before × inner × after, at these places or all; the entries of one hold until the next is asked for.
+
+        A place has whole rows of one block, whole blocks, or some columns of some rows.
+        """
+        _, inner, after = shape
+        places = list(slab_places(shape, slab_entries(self._dtype))) if places is None else places
+        parts = []
+        for place in places:
+            blocks, rows, columns = place
+            if columns.stop - columns.start < after:
+                runs = product(range(blocks.start, blocks.stop), range(rows.start, rows.stop))
+            else:  # one block or whole ones: side by side in the file
+                runs = product((blocks.start,), (rows.start,))
+            starts = [(b * inner + i) * after + columns.start for b, i in runs]
+            parts.append(_Part(tuple(part.stop - part.start for part in place), starts))
+        return map(Slab, places, self._read(parts))
+
+    def stretches(self, cuts: Sequence[slice]) -> Iterator[Array]:
+        """The entries of every cut, in order; they hold until the next one is asked for."""
+        return self._read([_Part((cut.stop - cut.start,), (cut.start,)) for cut in cuts])
+
+    def _read(self, parts: Sequence[_Part]) -> Iterator[Array]:
+        """The entries of every part; those of the next one are read meanwhile."""
+        largest = max(math.prod(part.shape) for part in parts)
+        if len(self._buffers[0]) < largest:
             self._buffers = [np.empty(largest, self._dtype) for _ in range(2)]
-        with Path(self._path).open("rb", buffering=0) as file, ThreadPoolExecutor(1, "reader") as reader:
+        with _reading(self._path, self._past_cache) as read, ThreadPoolExecutor(READERS, "reader") as readers:
 
-            def read(turn: int) -> Array:
-                return self._read(file.fileno(), places[turn], self._buffers[turn % 2])
+            def begin(turn: int) -> list[Future[None]]:
+                shape, starts = parts[turn]
+                runs = self._buffers[turn % 2][: math.prod(shape)].view(np.uint8).reshape(len(starts), -1)
+                return [
+                    readers.submit(read, offset, piece)
+                    for start, run in zip(starts, runs, strict=True)
+                    for offset, piece in _pieces(self._offset + start * self._dtype.itemsize, run)
+                ]
 
-            coming = reader.submit(read, 0)
-            for turn, place in enumerate(places):
-                entries = coming.result()
-                if turn + 1 < len(places):
-                    coming = reader.submit(read, turn + 1)
-                yield place, entries
+            coming = begin(0)
+            for turn, part in enumerate(parts):
+                for some in coming:
+                    some.result()
+                if turn + 1 < len(parts):
+                    coming = begin(turn + 1)
+                yield self._buffers[turn % 2][: math.prod(part.shape)].reshape(part.shape)
 
-    def _read(self, file: int, place: Place, buffer: Array) -> Array:
-        _, inner, after = self._shape
-        shape = tuple(part.stop - part.start for part in place)
-        entries = buffer[: shape[0] * shape[1] * shape[2]].reshape(shape)
-        blocks, rows, columns = place
-        if columns.stop - columns.start < after:
-            runs = [((b * inner + i) * after + columns.start, entries[b - blocks.start, i - rows.start])
-                    for b, i in product(range(blocks.start, blocks.stop), range(rows.start, rows.stop))]  # fmt: skip
-        else:  # one block or whole ones: side by side in the file
-            runs = [((blocks.start * inner + rows.start) * after, entries)]
-        for start, part in runs:
-            _read_fully(file, self._offset + start * self._dtype.itemsize, part)
-        return entries
+
+def slabs_in_turn(entries: Array, file: FileEntries | None) -> Iterator[Slab]:
+    """Every slab of before × inner × after entries that lie in a file; all of them at once of an array."""
+    before, inner, after = entries.shape
+    if file is not None:
+        return file.slabs((before, inner, after))
+    return iter([Slab((slice(0, before), slice(0, inner), slice(0, after)), entries)])
+
+
+def stretches(flat: NDArray[Any], cuts: Sequence[slice]) -> Iterator[tuple[range, NDArray[Any]]]:
+    """Which of the cuts, and the entries from the first to the last of them; they hold until the next are asked for.
+
+    The cuts lie side by side, in order. They come in groups of about a slab, whether the entries lie in memory or in a
+    file, so that what is summed group by group has the same bits.
+    """
+    most, groups, first = slab_entries(flat.dtype), [0], 0
+    for number, cut in enumerate(cuts):
+        if cut.stop - cuts[first].start > most and number > first:
+            first = number
+            groups.append(number)
+    numbers = [range(*edges) for edges in pairwise([*groups, len(cuts)])]
+    wholes = [slice(cuts[some[0]].start, cuts[some[-1]].stop) for some in numbers]
+    file = FileEntries.of(flat)
+    return zip(numbers, (flat[whole] for whole in wholes) if file is None else file.stretches(wholes), strict=True)
+
+
+class MatrixTile(NamedTuple):
+    """Rows and columns of a matrix, and its entries there."""
+
+    rows: slice
+    columns: slice
+    entries: NDArray[Any]
+
+
+def matrix_tiles(matrix: NDArray[Any], most: int) -> Iterator[list[MatrixTile]]:
+    """Tiles of at most `most` entries, each side by side in memory, in that order, and in groups like `stretches`."""
+    rows, columns = matrix.shape
+    wide = min(columns, most)
+    places = list(product(slabs(rows, -(-rows * wide // most)), slabs(columns, -(-columns // wide))))
+    cuts = [slice(row.start * columns + column.start, (row.stop - 1) * columns + column.stop) for row, column in places]
+    for some, entries in stretches(matrix.reshape(-1), cuts):
+        tiles, first = [], cuts[some[0]].start
+        for number in some:
+            row, column = places[number]
+            flat = entries[cuts[number].start - first : cuts[number].stop - first]
+            tiles.append(MatrixTile(row, column, flat.reshape(-1, column.stop - column.start)))
+        yield tiles
+
+
+def slab_entries(dtype: np.dtype[Any]) -> int:
+    """How many entries a slab should have."""
+    return max(1, SLAB_BYTES // dtype.itemsize)
 
 
 def slab_places(shape: tuple[int, int, int], most: int) -> Iterator[Place]:
@@ -129,11 +214,70 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def _read_fully(file: int, offset: int, entries: Array) -> None:
-    target = entries.reshape(-1).view(np.uint8).data
-    done = 0
-    while done < len(target):
-        count = os.preadv(file, [target[done : done + READ_BYTES]], offset + done)
-        if count == 0:
-            raise OSError(f"the file of the tensor ends {len(target) - done} bytes too early")
+def _pieces(offset: int, run: Bytes) -> Iterator[tuple[int, Bytes]]:
+    """A run of the file in pieces for one call each, cut where the file's pages are."""
+    edges = range(offset - offset % READ_BYTES + READ_BYTES, offset + len(run), READ_BYTES)
+    for start, stop in pairwise([offset, *edges, offset + len(run)]):
+        yield start, run[start - offset : stop - offset]
+
+
+@contextmanager
+def _reading(path: str, past_cache: bool) -> Iterator[Callable[[int, Bytes], None]]:
+    """How to read bytes of a file from an offset on, from any of the readers."""
+    file = _opened_past_cache(path) if past_cache else None
+    if file is None:
+        file = os.open(path, os.O_RDONLY)
+        try:
+            yield lambda offset, target: _read_fully(file, offset, target)
+        finally:
+            os.close(file)
+        return
+    rooms: SimpleQueue[Bytes] = SimpleQueue()
+    for _ in range(READERS):
+        rooms.put(_pages(READ_BYTES + 2 * PAGE))
+
+    def read(offset: int, target: Bytes) -> None:
+        """Whole pages into a room of our own, since neither the entries nor their place need be at a multiple."""
+        room, before = rooms.get(), offset % PAGE
+        wanted = before + len(target)
+        try:
+            _read_fully(file, offset - before, room[: wanted + -wanted % PAGE], wanted)
+            np.copyto(target, room[before:wanted])
+        finally:
+            rooms.put(room)
+
+    try:
+        yield read
+    finally:
+        os.close(file)
+
+
+def _opened_past_cache(path: str) -> int | None:
+    """None where the system or the disk has no such reads."""
+    if not hasattr(os, "O_DIRECT"):
+        return None
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    except OSError:
+        return None
+    try:
+        os.preadv(file, [_pages(PAGE).data], 0)
+    except OSError:
+        os.close(file)
+        return None
+    return file
+
+
+def _pages(count: int) -> Bytes:
+    """So many bytes that begin with a page."""
+    return np.frombuffer(mmap.mmap(-1, count), np.uint8)
+
+
+def _read_fully(file: int, offset: int, target: Bytes, wanted: int | None = None) -> None:
+    """Fill the target from an offset of the file on; the file may end once the `wanted` bytes are there."""
+    done, wanted = 0, len(target) if wanted is None else wanted
+    while done < wanted:
+        count = os.preadv(file, [target[done:].data], offset + done)
         done += count
+        if done < wanted and (count == 0 or os.fstat(file).st_size < offset + wanted):
+            raise OSError(f"the file of the tensor ends {wanted - done} bytes too early")

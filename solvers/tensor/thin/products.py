@@ -6,13 +6,13 @@ bits depend on the shape and the number of columns alone.
 
 from collections.abc import Callable
 from itertools import product
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from solvers.tensor.contraction import SMALL, Blocks, Matricization, Place
+from solvers.tensor.contraction import SMALL, Blocks, Matricization, Place, Slab, corner, shifted
 from solvers.tensor.products import Array, aligned, aligned_empty
-from solvers.tensor.thin.file_entries import FileEntries
+from solvers.tensor.thin.file_entries import FileEntries, slabs_in_turn
 from solvers.tensor.threads import Threads, shrinking_slabs, slabs
 
 # A result with fewer rows than this is summed in sections, so that threads have something to share.
@@ -109,13 +109,6 @@ class ProductsOfFormat1(BlasProducts):
         return _transposed(rest)
 
 
-class Slab(NamedTuple):
-    """Entries of a place, side by side as before × inner × after."""
-
-    place: Place
-    entries: Array
-
-
 class ThinProducts(InDoublePrecision):
     """The thin kernel over all entries, on threads."""
 
@@ -142,7 +135,7 @@ class ThinProducts(InDoublePrecision):
             def piece(item: tuple[int, slice]) -> None:
                 section, part = item
                 cut = _common(rows, sections[section])
-                b, a = (_shifted(part, blocks), columns) if by_block else (blocks, _shifted(part, columns))
+                b, a = (shifted(part, blocks), columns) if by_block else (blocks, shifted(part, columns))
                 if cut is not None:
                     self._sum_across(slab, (b, cut, a), weights, sums[section])
 
@@ -165,7 +158,7 @@ class ThinProducts(InDoublePrecision):
 
             def piece(item: tuple[int, slice]) -> None:
                 section, part = item
-                cut, rows_part = _common(columns, sections[section]), _shifted(part, rows)
+                cut, rows_part = _common(columns, sections[section]), shifted(part, rows)
                 if cut is not None:
                     self._sum_along(slab, (blocks, rows_part, cut), weights, sums[section, rows_part])
 
@@ -205,18 +198,8 @@ class ThinProducts(InDoublePrecision):
         self._threads.each(piece, product(range(sections), parts))
 
     def _each_slab(self, work: Callable[[Slab], None]) -> None:
-        before, inner, after = self._entries.shape
-        if self._file is None:
-            work(Slab((slice(0, before), slice(0, inner), slice(0, after)), self._entries))
-            return
-        for place, buffer in self._file.slabs():
-            work(Slab(place, buffer))
-
-
-def corner(slab: Slab, place: Place) -> tuple[int, int, int]:
-    """Where a place begins in the slab."""
-    before, inner, after = (part.start - whole.start for part, whole in zip(place, slab.place, strict=True))
-    return before, inner, after
+        for slab in slabs_in_turn(self._entries, self._file):
+            work(slab)
 
 
 def _address(slab: Slab, place: Place) -> tuple[int, int, int]:
@@ -234,10 +217,6 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     sums = aligned_empty(shape, dtype)
     sums[...] = 0
     return sums
-
-
-def _shifted(part: slice, by: slice) -> slice:
-    return slice(part.start + by.start, part.stop + by.start)
 
 
 def _common(one: slice, other: slice) -> slice | None:

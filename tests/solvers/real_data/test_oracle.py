@@ -191,7 +191,7 @@ def test_tiles_of_any_size_give_the_products_of_the_observed_entries(
         place = (slice(None),) * 3
         np.testing.assert_array_equal(blocks.tile(place), entries)
         seen = observed.reshape(sizes)
-        np.testing.assert_allclose(blocks.residual(place, entries + 1), -1.0 * seen, atol=ROUNDING)
+        np.testing.assert_allclose(blocks.residual(place, X, entries + 1), -1.0 * seen, atol=ROUNDING)
     definition = np.einsum("rm,bma->rba", W, entries).reshape(3, -1), np.einsum("rba,bma->rm", V, entries)
     for one, several, expected in zip(*outcomes, definition, strict=True):
         assert one.tobytes() == several.tobytes()

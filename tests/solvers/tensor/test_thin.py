@@ -1,9 +1,7 @@
 """The thin kernel equals the definition for every shape, split and rank; no cut, thread or file shows in its bits."""
 
-import os
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +10,12 @@ from hypothesis import strategies as st
 from llvmlite import binding, ir
 
 from solvers import Settings, solve, synthetic
-from solvers.tensor import dense
-from solvers.tensor.contraction import Blocks, Split, block_sizes
+from solvers.tensor.contraction import Blocks, Slab, Split, block_sizes
 from solvers.tensor.products import LINE, Array, aligned
 from solvers.tensor.thin import file_entries, kernel, products
-from solvers.tensor.thin.file_entries import memory_bytes, slab_places
+from solvers.tensor.thin.file_entries import slab_places
 from solvers.tensor.thin.products import BlasProducts, ThinProducts, products_with
 from solvers.tensor.threads import Threads
-from solvers.tensor.validation import prepare_tensor
 
 TOLERANCE = {np.dtype(np.float64): 1e-13, np.dtype(np.float32): 2e-5}
 
@@ -85,7 +81,7 @@ def in_slabs(most: int) -> Any:
         shape: Any = self._entries.shape
         for place in slab_places(shape, most):
             part = np.ascontiguousarray(self._entries[place])
-            work(products.Slab(place, part))
+            work(Slab(place, part))
 
     return each
 
@@ -99,86 +95,6 @@ def test_slabs_cover_every_entry_once_and_in_memory_order(shape: tuple[int, int,
         seen.append(part)
     assert sorted(np.concatenate(seen).tolist()) == list(range(numbers.size))
     assert all(before[0] < after[0] for before, after in pairwise(seen))
-
-
-@pytest.fixture
-def little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Every memory map counts as larger than memory; the bytes that are read from files."""
-    read, calls = os.preadv, []
-    monkeypatch.setattr(file_entries, "LEAST_BYTES", 0)
-    monkeypatch.setattr(file_entries, "memory_bytes", lambda: 1)
-    monkeypatch.setattr(file_entries, "SLAB_BYTES", 1 << 15)
-    monkeypatch.setattr(file_entries, "READ_BYTES", 1 << 12)
-
-    def counted(*arguments: Any) -> int:
-        calls.append(read(*arguments))
-        return calls[-1]
-
-    monkeypatch.setattr(os, "preadv", counted)
-    return calls
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("shape", [(40, 30, 20), (9, 400, 33), (3, 20_000), (20_000, 3), (7, 6, 5, 40, 4)])
-@pytest.mark.parametrize("method", ["hals", "anls-bpp"])
-def test_a_file_larger_than_memory_is_read_twice_per_sweep_and_gives_the_bits_of_an_array(
-    shape: tuple[int, ...], order: Literal["C", "F"], method: str, tmp_path: Path, little_memory: list[int]
-) -> None:
-    X = np.asarray(synthetic.planted(shape, 3, snr_db=10).tensor, order=order)
-    np.save(tmp_path / "x.npy", X)
-    asked = Settings(rank=5, method=method, stop={"max_iterations": 4, "tolerance": 0.0}, diagnose=False)
-    in_memory = solve(X, asked, threads=1)
-    assert little_memory == []
-    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
-    streamed = solve(mapped, asked, threads=2)
-    assert [A.tobytes() for A in streamed.factors] == [A.tobytes() for A in in_memory.factors]
-    assert streamed.history.objective == in_memory.history.objective
-    assert sum(little_memory) <= (2 * 4 + 1) * X.nbytes  # a run in the middle takes one more at the start
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_singular_vectors_of_the_slowest_mode_take_two_reads_per_product(
-    order: Literal["C", "F"], tmp_path: Path, little_memory: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    X = np.random.default_rng(0).standard_normal((90, 20, 30) if order == "C" else (30, 20, 90))
-    np.save(tmp_path / "x.npy", np.asarray(X, order=order))
-    mapped, mode = np.load(tmp_path / "x.npy", mmap_mode="r"), 0 if order == "C" else 2
-    V = np.random.default_rng(1).standard_normal((90, 5))
-    with Threads(2) as pool:
-        tensor = prepare_tensor(mapped, None, pool, negative="keep")
-        in_tiles = tensor.unfolded(mode, V)
-        assert little_memory == []
-        monkeypatch.setattr(dense, "MANY_ENTRIES", 0)
-        in_order = tensor.unfolded(mode, V)
-    assert sum(little_memory) == 2 * X.nbytes
-    for name in ("product", "positive", "negative"):
-        np.testing.assert_allclose(getattr(in_order, name), getattr(in_tiles, name), rtol=1e-11)
-
-
-def test_a_part_of_a_map_is_read_from_its_own_place(tmp_path: Path, little_memory: list[int]) -> None:
-    X = np.random.default_rng(0).random((50, 40, 30))
-    np.save(tmp_path / "x.npy", X)
-    part = np.load(tmp_path / "x.npy", mmap_mode="r")[7:31]
-    W = np.random.default_rng(1).random((24, 4))
-    with Threads(2) as pool:
-        product = products_with(Blocks(part, Split(0, 1)), pool).contract_inner(W)
-    np.testing.assert_allclose(product, np.einsum("iab,ir->abr", X[7:31], W).reshape(-1, 4), rtol=1e-13)
-    assert sum(little_memory) == part.nbytes
-
-
-def test_a_file_that_was_cut_short_ends_the_run_with_an_error(tmp_path: Path, little_memory: list[int]) -> None:
-    np.save(tmp_path / "x.npy", np.ones((50, 40, 30)))
-    blocks = Blocks(np.load(tmp_path / "x.npy", mmap_mode="r"), Split(0, 1))
-    with Threads(2) as pool:
-        thin = products_with(blocks, pool)
-        os.truncate(tmp_path / "x.npy", 9000)
-        with pytest.raises(OSError, match=r"ends .* bytes too early"):
-            thin.contract_inner(np.ones((50, 2)))
-
-
-def test_memory_is_what_the_system_tells() -> None:
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert 0 < memory_bytes() <= pages
 
 
 def test_blas_takes_over_without_vectors_and_agrees(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,251 @@
+"""A file larger than memory is read in order and as seldom as can be, and gives the bits of an array in memory."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from solvers import Settings, diagnose, solve, synthetic
+from solvers.bcd.starts.initial import nndsvd
+from solvers.tensor import dense
+from solvers.tensor.compressed import compress
+from solvers.tensor.contraction import Blocks, Split
+from solvers.tensor.dense import Positive, Tensor
+from solvers.tensor.scan import scan
+from solvers.tensor.thin import file_entries
+from solvers.tensor.thin.file_entries import memory_bytes, stretches
+from solvers.tensor.thin.products import products_with
+from solvers.tensor.threads import Threads
+from tests.solvers.problems import start
+
+SHAPES = [(40, 30, 20), (9, 400, 33), (3, 20_000), (20_000, 3), (7, 6, 5, 40, 4)]
+Order = Literal["C", "F"]
+OneOrTheOther = pytest.mark.parametrize("order", ["C", "F"])
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Every memory map counts as larger than memory; the bytes that are asked for from files."""
+    read, calls = file_entries._pieces, []
+    monkeypatch.setattr(file_entries, "LEAST_BYTES", 0)
+    monkeypatch.setattr(file_entries, "memory_bytes", lambda: 1)
+    monkeypatch.setattr(file_entries, "SLAB_BYTES", 1 << 15)
+    monkeypatch.setattr(file_entries, "READ_BYTES", 1 << 12)
+
+    def counted(offset: int, run: Any) -> Any:
+        calls.append(len(run))
+        return read(offset, run)
+
+    monkeypatch.setattr(file_entries, "_pieces", counted)
+    return calls
+
+
+@pytest.fixture(params=["as it is", "without reads past the cache"])
+def any_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This one, and one that opens no file for reads past its cache."""
+    if request.param == "as it is":
+        return
+    opened, asked = os.open, []
+
+    def refused(path: str, flags: int) -> int:
+        asked.append(flags & os.O_DIRECT)
+        if asked[-1]:
+            raise OSError("Invalid argument")
+        return opened(path, flags)
+
+    monkeypatch.setattr(os, "open", refused)
+
+
+def saved(X: NDArray[Any], folder: Path) -> NDArray[Any]:
+    """The same from a file. What is read through the map, and not from the file, is wrong."""
+    np.save(folder / "x.npy", X)
+    mapped: NDArray[Any] = np.load(folder / "x.npy", mmap_mode="c")
+    mapped[...] = -7
+    return mapped
+
+
+@pytest.mark.usefixtures("any_system")
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("method", ["hals", "anls-bpp"])
+def test_a_file_larger_than_memory_is_read_twice_per_sweep_and_gives_the_bits_of_an_array(
+    shape: tuple[int, ...], order: Order, method: str, tmp_path: Path, little_memory: list[int]
+) -> None:
+    X = np.asarray(synthetic.planted(shape, 3, snr_db=10).tensor, order=order)
+    asked = Settings(rank=5, method=method, stop={"max_iterations": 4, "tolerance": 0.0}, diagnose=False)
+    in_memory = solve(X, asked, threads=1)
+    assert little_memory == []
+    streamed = solve(saved(X, tmp_path), asked, threads=2)
+    assert [A.tobytes() for A in streamed.factors] == [A.tobytes() for A in in_memory.factors]
+    assert streamed.history.objective == in_memory.history.objective
+    # The scan; two per sweep; a run in the middle takes one more at the start.
+    assert sum(little_memory) <= (1 + 2 * 4 + 1) * X.nbytes
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_scan_and_residual_take_one_read_and_the_diagnosis_two(
+    shape: tuple[int, ...], dtype: Any, order: Order, tmp_path: Path, little_memory: list[int]
+) -> None:
+    X = np.asarray(np.random.default_rng(0).random(shape), dtype, order=order)
+    mapped, factors = saved(X, tmp_path), [A.astype(dtype) for A in start(shape, 2)]
+
+    def passes(tensor: NDArray[Any], threads: int) -> list[object]:
+        with Threads(threads) as pool:
+            found = scan(tensor, pool, in_turn=stretches)
+            residual = Tensor(tensor, 1.0, Positive(1.0, 1.0), pool).squared_residual(factors)
+        return [found, residual, diagnose(tensor, factors, threads=threads)]
+
+    assert passes(mapped, 2) == passes(X, 1)
+    assert sum(little_memory) == (1 + 1 + (1 if len(shape) == 2 else 2)) * X.nbytes  # no core of two modes
+
+
+def scattered(X: NDArray[Any]) -> dict[str, Any]:
+    """NaN here and there: more than a list may have."""
+    X[np.random.default_rng(1).random(X.shape) < 0.1] = np.nan
+    return {}
+
+
+def in_a_band(X: NDArray[Any]) -> dict[str, Any]:
+    """NaN all along the last mode, and a few besides."""
+    X[np.random.default_rng(1).random(X.shape[:-1]) < 0.1] = np.nan
+    X[np.random.default_rng(2).random(X.shape) < 0.001] = np.nan
+    return {}
+
+
+def by_a_mask(X: NDArray[Any]) -> dict[str, Any]:
+    """A mask that is the same along the first mode."""
+    return {"mask": np.random.default_rng(1).random((1, *X.shape[1:])) < 0.9}
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(40, 30, 20), (9, 400, 33), (7, 6, 5, 40, 4)])
+@pytest.mark.parametrize("gaps", [scattered, in_a_band, by_a_mask])
+def test_a_file_with_missing_entries_is_read_as_seldom_and_gives_the_bits_of_an_array(
+    gaps: Callable[[NDArray[Any]], dict[str, Any]],
+    shape: tuple[int, ...],
+    order: Order,
+    tmp_path: Path,
+    little_memory: list[int],
+) -> None:
+    X = np.asarray(synthetic.planted(shape, 3, snr_db=10).tensor, order=order)
+    given = gaps(X)
+    asked = Settings(rank=3, method="hals", missing="nan", stop={"max_iterations": 4, "tolerance": 0.0})
+    in_memory = solve(X, asked, threads=1, **given)
+    assert little_memory == []
+    streamed = solve(saved(X, tmp_path), asked, threads=2, **given)
+    assert [A.tobytes() for A in streamed.factors] == [A.tobytes() for A in in_memory.factors]
+    assert streamed.history.objective == in_memory.history.objective
+    assert streamed.diagnostics == in_memory.diagnostics
+    # The scan, the pattern, then its exceptions or bits; two per sweep, one more in the middle; the diagnosis, which
+    # has no core here.
+    assert sum(little_memory) <= (3 + 2 * 4 + 1 + 1) * X.nbytes
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(
+    ("lengths", "reads"),
+    [
+        ((90, 20, 30), 6 * (2 + 1)),  # two for the slowest mode, one for the others together
+        ((90, 4, 30), 6 * (2 + 1)),
+        ((60, 30, 3, 20), 6 * (2 + 1)),
+        # No slab has all modes but the slowest: each is read on its own. That one is short: its basis is known.
+        ((9, 900, 16), (1 + 2) + 6 * 2 + 6 * 1),
+    ],
+)
+def test_singular_vectors_take_two_reads_per_product_of_the_slowest_mode_and_one_of_all_others(
+    lengths: tuple[int, ...],
+    reads: int,
+    order: Order,
+    tmp_path: Path,
+    little_memory: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dense, "MANY_ENTRIES", 0)
+    shape = lengths if order == "C" else lengths[::-1]
+    X = np.asarray(synthetic.planted(shape, 3, snr_db=10).tensor, order=order)
+
+    def found(tensor: NDArray[Any], threads: int) -> list[bytes]:
+        fallbacks = {mode: np.ones((length, 2)) for mode, length in enumerate(shape)}
+        with Threads(threads) as pool:
+            whole = Tensor(tensor, 1.0, Positive(1.0, 1.0), pool)
+            return [A.tobytes() for A in nndsvd(whole.unfolded, fallbacks, np.random.default_rng(0)).values()]
+
+    mapped = saved(X, tmp_path)
+    assert found(mapped, 2) == found(X, 1)
+    assert sum(little_memory) == reads * X.nbytes
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("many", [0, 1 << 30])
+@pytest.mark.parametrize("shape", [*SHAPES, (90, 20, 30), (2, 30, 900)])
+def test_a_mode_is_unfolded_as_its_definition_says_however_it_is_read(
+    shape: tuple[int, ...],
+    many: int,
+    order: Order,
+    tmp_path: Path,
+    little_memory: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dense, "MANY_ENTRIES", many)
+    random = np.random.default_rng(0)
+    X = np.asarray(random.standard_normal(shape), order=order)
+    V = {mode: random.standard_normal((length, 2)) for mode, length in enumerate(shape)}
+    with Threads(2) as pool:
+        unfolded = Tensor(saved(X, tmp_path), 1.0, Positive(1.0, 1.0), pool).unfolded(V)
+    assert sum(little_memory) >= X.nbytes
+    for mode, basis in V.items():
+        matrix = np.moveaxis(X, mode, 0).reshape(len(basis), -1)
+        right = matrix.T @ basis
+        expected = matrix @ right, np.square(np.maximum(right, 0)).sum(0), np.square(np.minimum(right, 0)).sum(0)
+        found = unfolded[mode].product, unfolded[mode].positive, unfolded[mode].negative
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9 * abs(theirs).max())
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", [(40, 30, 20), (9, 400, 33), (7, 6, 5, 40, 4)])
+def test_a_sketch_takes_four_reads(
+    shape: tuple[int, ...], order: Order, tmp_path: Path, little_memory: list[int]
+) -> None:
+    X = np.asarray(synthetic.planted(shape, 3, snr_db=10).tensor, order=order)
+
+    def residual(tensor: NDArray[Any], threads: int) -> float:
+        with Threads(threads) as pool:
+            small = compress(Tensor(tensor, float(np.linalg.norm(X)), Positive(1.0, 1.0), pool), 2, pool)
+            assert small is not None
+            return small.squared_residual(start(shape, 2))
+
+    assert residual(saved(X, tmp_path), 2) == residual(X, 1)
+    assert sum(little_memory) == 4 * X.nbytes
+
+
+def test_a_part_of_a_map_is_read_from_its_own_place(tmp_path: Path, little_memory: list[int]) -> None:
+    X = np.random.default_rng(0).random((50, 40, 30))
+    np.save(tmp_path / "x.npy", X)
+    part = np.load(tmp_path / "x.npy", mmap_mode="r")[7:31]
+    W = np.random.default_rng(1).random((24, 4))
+    with Threads(2) as pool:
+        product = products_with(Blocks(part, Split(0, 1)), pool).contract_inner(W)
+    np.testing.assert_allclose(product, np.einsum("iab,ir->abr", X[7:31], W).reshape(-1, 4), rtol=1e-13)
+    assert sum(little_memory) == part.nbytes
+
+
+def test_a_file_that_was_cut_short_ends_the_run_with_an_error(tmp_path: Path, little_memory: list[int]) -> None:
+    np.save(tmp_path / "x.npy", np.ones((50, 40, 30)))
+    blocks = Blocks(np.load(tmp_path / "x.npy", mmap_mode="r"), Split(0, 1))
+    with Threads(2) as pool:
+        thin = products_with(blocks, pool)
+        os.truncate(tmp_path / "x.npy", 9000)
+        with pytest.raises(OSError, match=r"ends .* bytes too early"):
+            thin.contract_inner(np.ones((50, 2)))
+
+
+def test_memory_is_what_the_system_tells() -> None:
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < memory_bytes() <= pages
