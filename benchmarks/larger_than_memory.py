@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice, product
 from pathlib import Path
 from statistics import fmean
@@ -87,7 +87,8 @@ def measure(path: Path, group: Path | None, count: int, starts: bool, answer: An
         (group / "cgroup.procs").write_text(str(os.getpid()))
     else:
         file_entries.memory_bytes = lambda: 1
-    answer.send(list(_passes(path, count, starts)))
+    for found in _passes(path, count, starts):
+        answer.send(found)
 
 
 def _passes(path: Path, count: int, starts: bool) -> Iterator[Pass]:
@@ -165,12 +166,13 @@ def _measured(case: tuple[str, str, str], asked: argparse.Namespace) -> tuple[li
         child = context.Process(target=measure, args=(path, group, asked.sweeps, asked.starts, answer))
         child.start()
         answer.close()
-        try:
-            passes: list[Pass] = receiver.recv()
-        except EOFError:
-            raise RuntimeError(f"{case} ended without an answer: was it killed for want of memory?") from None
-        finally:
-            child.join()
+        passes: list[Pass] = []
+        with suppress(EOFError):
+            while True:
+                passes.append(receiver.recv())
+        child.join()
+    if child.exitcode != 0:
+        tqdm.write(f"{' '.join(case)}: killed after {passes[-1].name}, for want of memory")
     return passes, group is not None
 
 
