@@ -40,7 +40,7 @@ def starting_factors(
     """The caller's factors if given, else drawn; then as the method needs them, in the working precision.
 
     The first start is what the settings say; the further ones are random, fitted in size, but for one of NNDSVD. Fixed
-    factors stay. `tell` hears before every pass over the tensor what share of them was made.
+    factors stay. `tell` hears before every round of passes over the tensor what share of them was made.
     """
     tell(0.0)
     if initial is None:
