@@ -49,7 +49,7 @@ def test_two_reapers_take_a_job_back_once(tmp_path: Path) -> None:
     with embedded_redis(tmp_path, lease_seconds=2.0) as configuration:
         backend = Backend(configuration)
         job, _ = backend.records.jobs.submit("local", request(backend.tensor))
-        long, short = (configuration.model_copy(update={"lease_seconds": lease}) for lease in (600.0, 0.001))
+        long, over = (configuration.model_copy(update={"lease_seconds": lease}) for lease in (600.0, -1.0))
         claim = ExecutionRecords.of(long).claims.claim("a worker that dies")
         assert claim is not None
         together = threading.Barrier(3)
@@ -64,7 +64,7 @@ def test_two_reapers_take_a_job_back_once(tmp_path: Path) -> None:
         for reaper in reapers:
             reaper.start()
         together.wait()
-        assert ExecutionRecords.of(short).claims.renew(claim) == "held"
+        assert ExecutionRecords.of(over).claims.renew(claim) == "held"
         together.wait()
         for reaper in reapers:
             reaper.join()
