@@ -4,7 +4,7 @@ import { connection } from "./api/connection.js";
 import { session } from "./api/request.js";
 import { announce } from "./parts/announce.js";
 import { go, preload, route } from "./router.js";
-import { me, signOut, whoAmI } from "./session.js";
+import { me, signOut, whoAmI } from "./api/session.js";
 
 const one = (name) => document.querySelector(`[data-${name}]`);
 const THEMES = { system: ["◐", "Colours: as the system"], light: ["☀", "Colours: light"], dark: ["☾", "Colours: dark"] };

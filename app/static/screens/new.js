@@ -8,7 +8,7 @@ import { requestForm } from "../forms/request-form.js";
 import { schemas } from "../forms/schema.js";
 import { jobSnippets, snippetView, studySnippets } from "../forms/snippets.js";
 import { go, keepQuery } from "../router.js";
-import { me } from "../session.js";
+import { me } from "../api/session.js";
 
 const ESTIMATE_AFTER = 350; // milliseconds without typing
 const KINDS = {

@@ -3,7 +3,7 @@
 import { field, h, replace } from "../parts/element.js";
 import { problemNote } from "../parts/problem.js";
 import { go } from "../router.js";
-import { me, signIn } from "../session.js";
+import { me, signIn } from "../api/session.js";
 
 export async function show({ main, query }) {
   const input = h("input", { type: "password", autocomplete: "off", required: true, spellcheck: "false", name: "key" });

@@ -1,6 +1,6 @@
 // Who is calling: nobody needs to sign in to an open server.
 
-import { getJson, send, session } from "./api/request.js";
+import { getJson, send, session } from "./request.js";
 
 let mine = null;
 
