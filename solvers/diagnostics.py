@@ -17,7 +17,7 @@ from solvers.errors import InvalidInput
 from solvers.metrics import DEAD_SHARE, unit_columns, weights
 from solvers.tensor.contraction import split_point
 from solvers.tensor.dense import GROUPS, TILE
-from solvers.tensor.products import Array, Float64, gram, hadamard, khatri_rao
+from solvers.tensor.products import Array, Float64, KhatriRao, gram, hadamard
 from solvers.tensor.scan import Booleans, Box, boxes_in_turn
 from solvers.tensor.thin.file_entries import MatrixTile, matrix_tiles, stretches
 from solvers.tensor.threads import Threads, single_threaded_blas, slabs
@@ -174,18 +174,18 @@ def _residual_per_mode(
 ) -> tuple[list[Float64], float, int] | None:
     """Squared residuals per index of every mode, the tensor's square, and how many entries are missing."""
     halves = [entries.modes[: entries.cut], entries.modes[entries.cut :]]
-    left, right = (khatri_rao([factors[mode] for mode in half]) for half in halves)
+    left, right = (KhatriRao([factors[mode] for mode in half]) for half in halves)
     by_row, by_column = (np.zeros(length) for length in entries.matrix.shape)
     square, missing = 0.0, 0
 
     def residual(tiles: Sequence[MatrixTile]) -> _Residual:
         rows, columns = slice(tiles[0].rows.start, tiles[-1].rows.stop), tiles[0].columns
         row_sums, column_sums = np.zeros(rows.stop - rows.start), np.zeros(columns.stop - columns.start)
-        square, missing = 0.0, 0
+        square, missing, beside = 0.0, 0, right[columns]
         for tile in tiles:
             entry, observed = entries.observed(tile)
             square += float(np.vdot(entry, entry))
-            entry -= left[:, tile.rows].T @ right[:, columns]
+            entry -= left[tile.rows].T @ beside
             if observed is not None:
                 entry[~observed] = 0
                 missing += observed.size - int(observed.sum())

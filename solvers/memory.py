@@ -12,10 +12,11 @@ from solvers.bcd.starts.trials import finalists
 from solvers.diagnostics import LARGEST_CORE
 from solvers.settings import Settings
 from solvers.tensor.compressed import sketch_bytes
-from solvers.tensor.contraction import split_point
+from solvers.tensor.contraction import best_split, block_sizes, split_point
 from solvers.tensor.dense import GROUPS, LONG_MODE, MANY_ENTRIES, SINGLE_BYTES, TILE
 from solvers.tensor.missing.masked import TILE as MASKED_TILE
 from solvers.tensor.missing.pattern import LONGEST_LIST
+from solvers.tensor.products import HELD
 from solvers.tensor.thin.file_entries import READ_BYTES, READERS, SLAB_BYTES, FileEntries
 from solvers.tensor.threads import available_cores
 from solvers.tensor.validation import check_mask, check_shape_and_dtype, is_copied, working_precision
@@ -46,7 +47,13 @@ def estimate_memory(
     cut = split_point(tensor.shape)
     halves = math.prod(tensor.shape[:cut]), math.prod(tensor.shape[cut:])
     # Each half's Khatri-Rao product and partial result, and one more level of the dimension tree.
-    partial = 3 * sum(halves) * settings.rank * itemsize
+    is_reversed = tensor.flags.f_contiguous and not tensor.flags.c_contiguous
+    stored = tensor.shape[:: -1 if is_reversed else 1]
+    before, inner, after = block_sizes(stored, best_split(stored))
+    partial = 3 * (before * after + inner) * settings.rank * itemsize
+    # A residual has products of both halves, or for long ones parts of them on every thread.
+    parts = max(HELD, 3 * available_cores() * TILE * settings.rank)
+    partial += sum(min(half * settings.rank, parts) for half in halves) * 8
     # The factor, MTTKRP, right-hand side, start and solution of a mode in float64; factors of this and the last state.
     blocks = (8 * max(tensor.shape) + 4 * sum(tensor.shape)) * settings.rank * 8
     # Factors of the sweep before, the ones beyond it, and those of every start that may still be continued.

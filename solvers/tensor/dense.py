@@ -13,7 +13,7 @@ from solvers.tensor.contraction import Blocks, Place, Slab, Split, best_split, s
 from solvers.tensor.missing.grams import Complete, RowGrams
 from solvers.tensor.missing.masked import Mask, MaskedBlocks
 from solvers.tensor.missing.observed import products_over_observed
-from solvers.tensor.products import Array, Float64, khatri_rao, padded
+from solvers.tensor.products import Array, Float64, KhatriRao, padded
 from solvers.tensor.protocol import Modes, Observed
 from solvers.tensor.scan import Tell
 from solvers.tensor.thin.file_entries import FileEntries, MatrixTile, matrix_tiles, slab_entries
@@ -118,17 +118,17 @@ class Tensor(DimensionTree):
     def squared_residual(self, factors: Sequence[Array]) -> float:
         """‖X − ⟦A¹…Aᴺ⟧‖² entry by entry, in tiles: one more product, but no cancellation."""
         cut = split_point(self.stored.shape)
-        left, right = (khatri_rao([factors[mode] for mode in half]) for half in (self.modes[:cut], self.modes[cut:]))
+        left, right = (KhatriRao([factors[mode] for mode in half]) for half in (self.modes[:cut], self.modes[cut:]))
         split = Split(0, cut)
         blocks = Blocks(self.stored, split) if self.gaps is None else MaskedBlocks(self.gaps.mask, split)
 
         def squared(tile: MatrixTile) -> float:
-            model = left[:, tile.rows].T @ right[:, tile.columns]
+            model = left[tile.rows].T @ right[tile.columns]
             difference = blocks.residual((slice(0, 1), tile.rows, tile.columns), tile.entries, model)
             flat = difference.ravel().astype(np.float64, copy=False)
             return float(flat @ flat)
 
-        groups = matrix_tiles(self.stored.reshape(left.shape[1], right.shape[1]), TILE)
+        groups = matrix_tiles(self.stored.reshape(left.length, right.length), TILE)
         return math.fsum(square for tiles in groups for square in self._threads.each(squared, tiles))
 
     def unfolded(self, V: Mapping[int, Float64]) -> dict[int, Unfolded]:
@@ -187,7 +187,8 @@ class Tensor(DimensionTree):
                 place = own, slice(0, rows), columns if shape == blocks.shape else slice(0, after)
                 slab = None if entries is None else Slab(place, entries.reshape(own.stop - own.start, rows, -1))
                 tiles = _tiles(place)
-                items += [(mode, slab, tiles[group]) for group in slabs(len(tiles), GROUPS)]
+                groups = max(2, min(GROUPS, self.stored.size // (4 * V[mode].size)))  # each holds a result for the mode
+                items += [(mode, slab, tiles[group]) for group in slabs(len(tiles), groups)]
             for (mode, *_), part in zip(items, self._threads.each(partial, items), strict=True):
                 found[mode] = found[mode].plus(part) if mode in found else part
         return found

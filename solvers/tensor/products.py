@@ -12,6 +12,8 @@ Float64: TypeAlias = NDArray[np.float64]
 
 # Bytes of a cache line. Vectors of an array that begins with one do not lie across two.
 LINE = 64
+# Entries of a Khatri-Rao product that is held whole where parts of it are enough.
+HELD = 1 << 23
 
 
 def khatri_rao(factors: Sequence[Array]) -> Array:
@@ -20,6 +22,35 @@ def khatri_rao(factors: Sequence[Array]) -> Array:
     for A in factors[1:]:
         product = (product[:, :, None] * np.ascontiguousarray(A.T)[:, None, :]).reshape(len(product), -1)
     return product
+
+
+def khatri_rao_columns(factors: Sequence[Array], columns: slice) -> Array:
+    """Some columns of `khatri_rao(factors)`, without forming many more of them."""
+    first, *rest = factors
+    if not rest:
+        return np.ascontiguousarray(first[columns].T)
+    length = math.prod(map(len, rest))
+    begin, end = columns.start // length, -(-columns.stop // length)  # rows of the first factor
+    if length <= columns.stop - columns.start:
+        whole = khatri_rao([first[begin:end], *rest])
+        return whole[:, columns.start - begin * length : columns.stop - begin * length]
+    parts = []
+    for row in range(begin, end):  # two at most
+        part = slice(max(0, columns.start - row * length), min(length, columns.stop - row * length))
+        parts.append(first[row][:, None] * khatri_rao_columns(rest, part))
+    return np.hstack(parts)
+
+
+class KhatriRao:
+    """The columns of `khatri_rao(factors)`: all are held, or where they are many, they are formed as they are used."""
+
+    def __init__(self, factors: Sequence[Array]) -> None:
+        self._factors = factors
+        self.length = math.prod(map(len, factors))
+        self._whole = khatri_rao(factors) if self.length * factors[0].shape[1] <= HELD else None
+
+    def __getitem__(self, columns: slice) -> Array:
+        return khatri_rao_columns(self._factors, columns) if self._whole is None else self._whole[:, columns]
 
 
 def row_products(factors: Sequence[Array]) -> Array:

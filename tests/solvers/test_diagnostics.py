@@ -84,6 +84,7 @@ def test_a_tensor_of_many_slabs_has_the_same_residuals(
     """Whole rows or parts of one; for any number of threads the same bits."""
     monkeypatch.setattr("solvers.tensor.thin.file_entries.SLAB_BYTES", 40_000)
     monkeypatch.setattr("solvers.diagnostics.TILE", 700)
+    monkeypatch.setattr("solvers.tensor.products.HELD", 500)
     X, factors = np.asarray(np.random.default_rng(0).random(shape), order=order), start(shape, 2)
     found = [diagnosed(X, factors, threads=threads) for threads in (1, 2, 3)]
     assert found[0] == found[1] == found[2]

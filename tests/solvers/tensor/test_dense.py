@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solvers import Settings, estimate_memory, solve, synthetic
-from solvers.tensor.products import Array, gram
+from solvers.tensor import products
+from solvers.tensor.products import Array, KhatriRao, gram, khatri_rao
 from solvers.tensor.thin.products import ThinProducts
 from solvers.tensor.threads import Threads
 from solvers.tensor.validation import prepare_tensor
@@ -41,6 +42,31 @@ def test_a_sweep_yields_every_modes_mttkrp_in_turn(
 
 
 # Both sides of every decision on how to cut: long and short first modes, narrow and wide products, many components.
+@given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=4), data=st.data())
+def test_columns_of_a_khatri_rao_product_need_not_all_be_formed(lengths: list[int], data: st.DataObject) -> None:
+    factors = [np.random.default_rng(length).random((length, 3)) for length in lengths]
+    whole = khatri_rao(factors)
+    start = data.draw(st.integers(0, whole.shape[1] - 1))
+    columns = slice(start, data.draw(st.integers(start + 1, whole.shape[1])))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(products, "HELD", 0)
+        parts = KhatriRao(factors)
+    assert parts.length == whole.shape[1]
+    np.testing.assert_allclose(parts[columns], whole[:, columns], rtol=1e-15)
+
+
+def test_the_residual_of_a_tensor_with_a_long_middle_mode_holds_no_large_product() -> None:
+    X = np.random.default_rng(0).random((20, 20_000, 20))
+    factors = [np.random.default_rng(mode).random((length, 40)) for mode, length in enumerate(X.shape)]
+    expected = np.sum((X - model(factors)) ** 2)
+    with Threads(2) as threads:
+        tensor = prepare_tensor(X, None, threads)
+        tracemalloc.start()
+        assert tensor.squared_residual(factors) == pytest.approx(expected, rel=1e-12)
+        assert tracemalloc.get_traced_memory()[1] < X.nbytes  # half of the Khatri-Rao product
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize("shape", [(2000, 40), (40, 2000), (3, 900, 30), (900, 3, 30), (70, 60, 50), (20, 20, 20, 20)])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_large_products_cut_into_pieces_are_the_same_products(shape: tuple[int, ...], order: Literal["C", "F"]) -> None:
