@@ -152,8 +152,7 @@ def test_the_lines_to_copy_submit_this_very_run(
     else:
         (octave if language == "MATLAB" else r)(text, tmp_path)
     found = lab.get("/v1/jobs", params={"name": name}).json()["items"]
-    assert len(found) == 1
-    settings = found[0]["settings"]
+    (settings,) = [job["settings"] for job in found if job["name"] == name]
     asked = {"rank": 2, "beta": [0.1, 0.2, 0.0], "rescale": False, "preset": "recommended", "method": "anls-bpp"}
     assert {field: settings[field] for field in asked} == asked
     assert settings["stop"]["max_iterations"] == 40
