@@ -34,7 +34,8 @@ class Problem:
         """The quadratic of one mode, from its Grams G and its MTTKRP M; `single` if M was summed in float32."""
 
         def penalised(G: Float64) -> Float64:
-            Q: Float64 = G + self.alpha[mode] * np.eye(len(G[-1]))
+            Q, diagonal = G.copy(), np.arange(G.shape[-1])
+            Q[..., diagonal, diagonal] += self.alpha[mode]
             return Q + self.beta[mode] if self.squared else Q
 
         Q = penalised(G.rows)

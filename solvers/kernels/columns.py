@@ -34,28 +34,37 @@ def rows_by_column(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int
 
 
 @compiled
-def normalised_columns(A: Float64, Q: Float64, descent: Float64, least: Float64) -> Float64:
-    """The same from the descent C − A Q, each column scaled to unit length before the next is updated.
+def normalised_columns(A: Float64, Q: Float64, C: Float64, AQ: Float64, rounding: float) -> Float64:
+    """The same for all rows at once, each column scaled to unit length before the next is updated.
 
-    A column that vanished stays zero, and one becomes so whose norm is not above its `least`.
+    A column that vanished stays zero. One becomes so whose norm is not above what rounding alone can give it: this
+    share of the numbers that it is the difference of.
     """
-    rank = Q.shape[0]
-    columns, downhill = np.ascontiguousarray(A.T), np.ascontiguousarray(descent.T)
+    count, rank = A.shape
+    columns, descent, moved = np.ascontiguousarray(A.T), np.empty((rank, count)), np.empty((rank, count))
+    squares, differences = np.zeros(rank), np.zeros(rank)  # squared norms of A, and of |C| + |A Q|
+    for i in range(count):
+        for r in range(rank):
+            descent[r, i] = C[i, r] - AQ[i, r]
+            squares[r] += A[i, r] ** 2
+            differences[r] += (abs(C[i, r]) + abs(AQ[i, r])) ** 2
     for r in range(rank):
-        column = columns[r].copy()
+        column, downhill = columns[r].copy(), descent[r]
+        for s in range(r):
+            for i in range(count):
+                downhill[i] -= Q[r, s] * moved[s, i]
         squared = 0.0
-        for i in range(len(column)):
+        for i in range(count):
             if Q[r, r] > 0:
-                column[i] = max(0.0, column[i] + downhill[r, i] / Q[r, r])
-            elif downhill[r, i] < 0:
+                column[i] = max(0.0, column[i] + downhill[i] / Q[r, r])
+            elif downhill[i] < 0:
                 column[i] = 0.0
             squared += column[i] * column[i]
-        if squared > least[r] ** 2:
+        size = np.sqrt(squares[r]) + (np.sqrt(differences[r]) / Q[r, r] if Q[r, r] > 0 else 0.0)
+        if squared > (rounding * size) ** 2:
             column /= np.sqrt(squared)
         else:
             column[:] = 0.0
-        for s in range(r + 1, rank):
-            for i in range(len(column)):
-                downhill[s, i] -= Q[s, r] * (column[i] - columns[r, i])
+        moved[r] = column - columns[r]
         columns[r] = column
     return columns.T.copy()

@@ -14,7 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from solvers.tensor.compiled import compiled
+from solvers.tensor.compiled import compiled, inlined
 from solvers.tensor.products import Float64
 
 EPS = 2.0**-52
@@ -139,12 +139,12 @@ _difference: Any = intrinsic(_difference_of)
 _dot: Any = intrinsic(_dot_of)
 
 
-@compiled
+@inlined
 def _padded_length(rank: int) -> int:
     return (rank + LANES - 1) // LANES * LANES
 
 
-@compiled
+@inlined
 def _aligned(rows: int, columns: int) -> Float64:
     """Zeros, from a multiple of a vector's length on: no vector lies across two lines of the cache."""
     buffer = np.zeros(rows * columns + LANES)
@@ -152,7 +152,7 @@ def _aligned(rows: int, columns: int) -> Float64:
     return buffer[first : first + rows * columns].reshape((rows, columns))
 
 
-@compiled
+@inlined
 def _solve_passive(
     Q: Float64, c: Float64, passive: NDArray[np.bool_], x: Float64, U: Float64, chosen: NDArray[np.int64], changed: int
 ) -> int:
@@ -195,7 +195,7 @@ def _solve_passive(
     return count
 
 
-@compiled
+@inlined
 def _gradient(
     Q: Float64, c: Float64, x: Float64, y: Float64, U: Float64, chosen: NDArray[np.int64], count: int
 ) -> None:
@@ -211,13 +211,13 @@ def _gradient(
         _difference(y0 + place, s0 + place, f0, p0, count, q0 + place, step, min(MOST_VECTORS, width - first))
 
 
-@compiled
+@inlined
 def _rounding(c: Float64, x: Float64) -> float:
     """How far below zero rounding alone can bring an entry of Qx − c; no entry of Q exceeds 1."""
     return float(4 * EPS * len(c) * (np.abs(c).max() + np.abs(x).sum()))
 
 
-@compiled
+@inlined
 def _active_set(
     Q: Float64,
     c: Float64,
@@ -262,7 +262,7 @@ def _active_set(
         passive[steepest], changed = True, min(changed, steepest)
 
 
-@compiled
+@inlined
 def _pivoting(
     Q: Float64,
     c: Float64,
@@ -307,7 +307,7 @@ def _pivoting(
     return False
 
 
-@compiled
+@inlined
 def _pad(Q: Float64, padded: Float64) -> None:
     for r in range(Q.shape[0]):
         padded[r, : Q.shape[1]] = Q[r]

@@ -6,7 +6,7 @@ Kept word for word, since its bits depend on what the compiler makes of each loo
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.compiled import compiled
+from solvers.tensor.compiled import compiled, inlined
 from solvers.tensor.products import Float64
 
 EPS = 2.0**-52
@@ -14,7 +14,7 @@ EPS = 2.0**-52
 PATIENCE = 3
 
 
-@compiled
+@inlined
 def _solve_passive(
     Q: Float64, c: Float64, passive: NDArray[np.bool_], x: Float64, L: Float64, chosen: NDArray[np.int64]
 ) -> None:
@@ -42,7 +42,7 @@ def _solve_passive(
             x[chosen[k]] -= L[a, k] * value
 
 
-@compiled
+@inlined
 def _gradient(Q: Float64, c: Float64, x: Float64, y: Float64) -> None:
     """y ← Qx − c."""
     y[:] = -c
@@ -52,13 +52,13 @@ def _gradient(Q: Float64, c: Float64, x: Float64, y: Float64) -> None:
                 y[s] += x[r] * Q[r, s]
 
 
-@compiled
+@inlined
 def _rounding(c: Float64, x: Float64) -> float:
     """How far below zero rounding alone can bring an entry of Qx − c; no entry of Q exceeds 1."""
     return float(4 * EPS * len(c) * (np.abs(c).max() + np.abs(x).sum()))
 
 
-@compiled
+@inlined
 def _active_set(
     Q: Float64,
     c: Float64,
@@ -101,7 +101,7 @@ def _active_set(
         passive[steepest] = True
 
 
-@compiled
+@inlined
 def _pivoting(
     Q: Float64,
     c: Float64,

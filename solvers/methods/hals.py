@@ -1,12 +1,11 @@
 """Hierarchical alternating least squares (the paper's Algorithm 3)."""
 
-import numpy as np
-
 from solvers.block import Block, Memory
 from solvers.kernels.rows import update_rows
 from solvers.tensor.products import Float64
 
-# A column below this share of the numbers that it is the difference of is their rounding.
+# A column below this share of the numbers that it is the difference of is their rounding. A component that is zero in
+# the last mode has C_r = 0 and Q_r = α e_r, so that a_r − a_r is left: unit length would make noise of that.
 ROUNDING = 1e-12
 
 
@@ -23,22 +22,9 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
         # With a Gram per row, the unit sphere has no such minimiser. What is missing is then filled in by the model:
         # the same gradient, one Q for all rows that is no less than theirs, and O still falls.
         for _ in range(block.passes):
-            AQ, C = block.times(A), block.C
-            A = normalised_columns(A, block.bound, C - AQ, _rounding(A, AQ, C, np.diagonal(block.bound)))
+            A = normalised_columns(A, block.bound, block.C, block.times(A), ROUNDING)
         return A, memory
     return update_rows(rows_by_column, A, block.C, block.Q, block.threads, block.passes), memory
-
-
-def _rounding(A: Float64, AQ: Float64, C: Float64, diagonal: Float64) -> Float64:
-    """The norm that rounding alone can give to each column.
-
-    A component that is zero in the last mode has C_r = 0 and Q_r = α e_r, so that a_r − a_r is left: unit length would
-    make noise of that.
-    """
-    differences = np.linalg.norm(np.abs(C) + np.abs(AQ), axis=0)
-    steps = np.divide(differences, diagonal, out=np.zeros_like(differences), where=diagonal > 0)
-    sizes: Float64 = np.linalg.norm(A, axis=0) + steps
-    return ROUNDING * sizes
 
 
 def update_of_format_1(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
@@ -47,7 +33,7 @@ def update_of_format_1(A: Float64, block: Block, memory: Memory) -> tuple[Float6
 
     for _ in range(block.passes):
         if block.normalise:
-            A = normalised_columns(A, block.Q, block.C - A @ block.Q, np.zeros(A.shape[1]))
+            A = normalised_columns(A, block.Q, block.C, A @ block.Q, 0.0)
         else:
             A = update_rows(rows_by_column, A, block.C, block.Q, block.threads, 1)
     return A, memory

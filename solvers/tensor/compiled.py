@@ -17,3 +17,12 @@ def compiled(kernel: Kernel) -> Kernel:
         return cast(Kernel, njit(nogil=True, cache=True, fastmath=REORDERED)(kernel))
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
         return cast(Kernel, njit(nogil=True, fastmath=REORDERED)(kernel))
+
+
+def inlined(part: Kernel) -> Kernel:
+    """Compile what kernels of the same file call, into each of them.
+
+    Else a process that compiles would run one copy of it, and a process that reads what was compiled before another
+    one, which was optimised once more, and rounds otherwise.
+    """
+    return cast(Kernel, njit(nogil=True, forceinline=True, fastmath=REORDERED)(part))

@@ -53,16 +53,6 @@ class KhatriRao:
         return khatri_rao_columns(self._factors, columns) if self._whole is None else self._whole[:, columns]
 
 
-def row_products(factors: Sequence[Array]) -> Array:
-    """Column-wise Kronecker product: every row is a product of one row of each factor, last mode fastest."""
-    product = np.ascontiguousarray(factors[0])
-    for A in factors[1:]:
-        rows, columns = product.shape
-        out = aligned_empty((rows, len(A), columns), np.result_type(product, A))
-        product = np.multiply(product[:, None, :], A[None, :, :], out=out).reshape(-1, columns)
-    return product
-
-
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """A new array that begins with a cache line."""
     size = math.prod(shape) * dtype.itemsize

@@ -5,13 +5,14 @@ its own part of the output. So the same input gives the same bits for any number
 that only counts its cores must start fast.
 """
 
+import ctypes
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import cache
 from itertools import accumulate, pairwise
-from threading import Lock
+from threading import Lock, get_native_id
 from types import TracebackType
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 from solvers.errors import InvalidInput
 
 # Of a thread's share of the work: what it takes at first, and then.
-EIGHTHS = (3, 2, 1, 1, 1)
+EIGHTHS = (6, 2)
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -92,6 +93,40 @@ def shrinking_slabs(length: int, threads: int, unit: int) -> Iterator[slice]:
     return (slice(start, stop) for start, stop in pairwise(sorted(edges | {0, length})))
 
 
+class Affinity:
+    """Keeps the threads of a pool off the core of the caller, who works too.
+
+    A virtual machine's core that went to sleep counts as taken by the host, so Linux wakes a thread on the core that
+    calls it: both would take turns on one, milliseconds each, with the other idle.
+    """
+
+    def __init__(self) -> None:
+        self._threads: list[int] = []
+        self._placed: tuple[int, int] | None = None  # the caller's core, and how many threads were kept off it
+
+    def add_this_thread(self) -> None:
+        self._threads.append(get_native_id())
+
+    def leave_core_to_caller(self) -> None:
+        """Where the system tells the core and lets threads be bound; elsewhere they stay where it puts them."""
+        if not hasattr(os, "sched_setaffinity"):
+            return
+        core, count = _libc().sched_getcpu(), len(self._threads)
+        if (core, count) == self._placed:
+            return
+        self._placed = core, count
+        cores = os.sched_getaffinity(0)
+        if core in cores and count < len(cores):
+            with suppress(OSError):  # refused in a sandbox, or the cores have changed
+                for thread in self._threads[:count]:
+                    os.sched_setaffinity(thread, cores - {core})
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
 class Threads:
     """A pool of `count` threads; one thread means the caller's own."""
 
@@ -99,7 +134,9 @@ class Threads:
         self.count = available_cores() if count is None else count
         if self.count < 1:
             raise InvalidInput("threads", f"is {count}", "give 1 or more, or leave it out for all cores")
-        self._pool = ThreadPoolExecutor(self.count - 1, "solver") if self.count > 1 else None
+        self._affinity = Affinity()
+        begin = self._affinity.add_this_thread
+        self._pool = ThreadPoolExecutor(self.count - 1, "solver", begin) if self.count > 1 else None
 
     def each(self, work: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
         """The outcomes in the order of the items, whichever thread finished first."""
@@ -113,6 +150,7 @@ class Threads:
             for place in places:
                 outcomes[place] = work(items[place])
 
+        self._affinity.leave_core_to_caller()
         # The caller works too: one thread less to wake, and none to wait for while it could compute.
         others = [self._pool.submit(work_through) for _ in range(min(self.count, len(items)) - 1)]
         try:

@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from solvers.tensor.contraction import Split, split_point
-from solvers.tensor.products import Array, Float64, padded, row_products
+from solvers.tensor.products import Array, Float64, padded
 from solvers.tensor.protocol import Modes, Partial
 from solvers.tensor.thin.products import Products
 
@@ -66,7 +66,7 @@ class DimensionTree:
         used = [factors[mode] for mode in (self._outer if inner else self._inner)]
         if self._latest is not None and self._latest.is_of(keep, used):
             return self._latest
-        weights = row_products([padded(A, self._products.unit) for A in used])
+        weights = self._products.row_products([padded(A, self._products.unit) for A in used])
         array = self._products.contract_outer(weights) if inner else self._products.contract_inner(weights)
         return Partial(keep, array.reshape(*(self.shape[mode] for mode in keep), -1), used)
 
@@ -84,7 +84,7 @@ class DimensionTree:
         for keep, away in sorted((halves, halves[::-1]), key=lambda pair: _first_place(pair[0], wanted)):
             if not set(keep).isdisjoint(wanted):
                 others = (padded(factors[mode], self._products.unit) for mode in away)
-                weights = row_products([A.astype(partial.dtype, copy=False) for A in others])
+                weights = self._products.row_products([A.astype(partial.dtype, copy=False) for A in others])
                 away_first, columns = away == halves[0], partial.shape[-1]
                 matrices = partial.reshape((len(weights), -1, columns) if away_first else (-1, *weights.shape))
                 rest = self._products.contract_partial(matrices, weights, away_first)

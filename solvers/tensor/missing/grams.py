@@ -37,16 +37,23 @@ class Complete:
     def __init__(self, order: int) -> None:
         self.constant: Modes = tuple(range(order))
         self.count: int | None = None
+        self._latest: Sequence[tuple[Array, Float64]] = ()  # the factors of the sweep before, and their Grams
 
     def first_contraction(self, factors: Sequence[Array], modes: Modes | None = None) -> Partial | None:
         return None
 
     def grams(self, factors: Sequence[Array], first: Partial | None, modes: Modes | None = None) -> Iterator[Gram]:
-        grams = [gram(A) for A in factors]
+        grams = [self._gram(A) for A in factors]
         for mode in modes or self.constant:
             G = hadamard(grams[:mode] + grams[mode + 1 :])
             yield Gram(G, G)
             grams[mode] = gram(factors[mode])
+            self._latest = tuple(zip(factors, grams, strict=True))
+
+    def _gram(self, A: Array) -> Float64:
+        """That of the sweep before, if it is of this very array; factors are replaced, never changed."""
+        known = next((G for before, G in self._latest if before is A), None)
+        return gram(A) if known is None else known
 
     def cross_grams(self, others: Sequence[Float64], factors: Sequence[Float64]) -> Iterator[tuple[Float64, Float64]]:
         cross, grams = [F.T @ A for F, A in zip(others, factors, strict=True)], [gram(A) for A in factors]

@@ -1,4 +1,4 @@
-"""Machine code for contractions inside a partial result: components come last, and each has weights of its own."""
+"""Machine code for partial results and what contracts them: components come last, and each has weights of its own."""
 
 from typing import Any
 
@@ -6,6 +6,15 @@ import numpy as np
 
 from solvers.tensor.compiled import compiled
 from solvers.tensor.products import Array, Float64
+
+
+@compiled
+def multiply_rows(A: Array, B: Array, first: int, out: Array) -> None:
+    """out[a, b] ← A[first + a] ∗ B[b], for as many a as `out` has."""
+    for a in range(out.shape[0]):
+        for b in range(B.shape[0]):
+            for r in range(B.shape[1]):
+                out[a, b, r] = A[first + a, r] * B[b, r]
 
 
 @compiled
@@ -32,5 +41,6 @@ def contract_first(partial: Array, weights: Array, first: int, out: Float64) -> 
 def load(dtype: np.dtype[Any]) -> None:
     """Compile, or read what was compiled before: for partial results of this precision, and for the next ones."""
     for kind in {dtype, np.dtype(np.float64)}:
+        multiply_rows(np.zeros((0, 1), kind), np.zeros((0, 1), kind), 0, np.zeros((0, 0, 1), kind))
         for contract in (contract_first, contract_second):
             contract(np.zeros((0, 0, 1), kind), np.zeros((0, 1), kind), 0, np.zeros((0, 1)))

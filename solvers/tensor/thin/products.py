@@ -4,7 +4,7 @@ In both, a result is summed over its blocks in memory order, from slab to slab a
 bits depend on the shape and the number of columns alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, Protocol, TypeAlias
 
@@ -17,7 +17,7 @@ from solvers.tensor.threads import Threads, shrinking_slabs, slabs
 
 # A result with fewer rows than this is summed in sections, so that threads have something to share.
 FEW_ROWS, SECTIONS = 64, 16
-# A partial result of fewer entries is contracted by one thread sooner than another wakes.
+# A partial result, or a product of rows, of fewer entries is done by one thread sooner than another wakes.
 SMALL_PARTIAL = 1 << 18
 
 
@@ -36,6 +36,9 @@ class Products(Protocol):
 
     def contract_partial(self, partial: Array, weights: Array, away_first: bool) -> Array:
         """Σ over the first or the second axis of a partial result; each component has weights of its own."""
+
+    def row_products(self, factors: Sequence[Array]) -> Array:
+        """Column-wise Kronecker product: every row is a product of one row of each factor, last mode fastest."""
 
 
 ProductsOf: TypeAlias = Callable[[Blocks, Threads], Products]
@@ -62,7 +65,7 @@ class InDoublePrecision:
         partials.load(dtype)
 
     def contract_partial(self, partial: Array, weights: Array, away_first: bool) -> Array:
-        weights = np.require(weights, None, "W")  # else the kernel would be compiled once more
+        weights = _writeable(weights)
         contract = self._partials.contract_first if away_first else self._partials.contract_second
         rest = np.empty((partial.shape[1 if away_first else 0], weights.shape[1]))
         self._threads.each(
@@ -70,6 +73,20 @@ class InDoublePrecision:
             slabs(len(rest), min(partial.size // SMALL_PARTIAL, 2 * self._threads.count)),
         )
         return rest
+
+    def row_products(self, factors: Sequence[Array]) -> Array:
+        product, *others = map(_writeable, factors)
+        for A in others:
+            product = self._times_rows(product, A)
+        return product
+
+    def _times_rows(self, A: Array, B: Array) -> Array:
+        out = aligned_empty((len(A), *B.shape), A.dtype)
+        self._threads.each(
+            lambda part: self._partials.multiply_rows(A, B, part.start, out[part]),
+            slabs(len(A), min(out.size // SMALL_PARTIAL, 2 * self._threads.count)),
+        )
+        return out.reshape(-1, B.shape[1])
 
 
 class BlasProducts(InDoublePrecision):
@@ -207,6 +224,11 @@ def _address(slab: Slab, place: Place) -> tuple[int, int, int]:
     (before, inner, after), (_, rows, columns) = corner(slab, place), slab.entries.shape
     offset = (before * rows + inner) * columns + after
     return slab.entries.ctypes.data + offset * slab.entries.itemsize, rows * columns, columns
+
+
+def _writeable(A: Array) -> Array:
+    """The same in C order, and not read-only: for such arrays kernels would be compiled once more."""
+    return np.require(A, None, ["C", "W"])
 
 
 def _transposed(matrix: Array) -> Array:

@@ -14,7 +14,7 @@ from solvers.bcd.scaling import best_scales, column_sizes, scales_after_sweep
 from solvers.bcd.scaling import rescaled as rescale_all
 from solvers.block import Memory
 from solvers.methods import Penalty
-from solvers.tensor.products import Float64
+from solvers.tensor.products import Array, Float64
 from tests.solvers.literal import model
 from tests.solvers.problems import planted, problem_of, run, start
 
@@ -113,3 +113,16 @@ def test_without_a_penalty_a_scale_that_drifted_is_brought_back_and_a_faint_comp
     np.testing.assert_allclose(scales.prod(axis=0), [1.0, 0.0, 1.0])
     norms = [np.linalg.norm(A * s, axis=0) for A, s in zip(factors, scales, strict=True)]
     np.testing.assert_allclose(norms[0], norms[2])
+
+
+@given(length=st.integers(1, 70), single=st.booleans(), seed=st.integers(0, 99))
+def test_the_size_of_a_column_bounds_its_norm_and_shows_what_is_not_a_number(
+    length: int, single: bool, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    A: Array = (random.random((length, 3)) * [1e-3, 1.0, 1e3]).astype(np.float32 if single else np.float64)
+    expected = np.maximum(1.0, A.max(axis=0).astype(np.float64) * np.sqrt(length))
+    assert np.array_equal(column_sizes(A), expected)
+    assert (column_sizes(A) >= np.linalg.norm(A, axis=0)).all()
+    A[random.integers(length), 1] = np.nan
+    assert np.array_equal(np.isnan(column_sizes(A)), [False, True, False])

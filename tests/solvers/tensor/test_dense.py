@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from solvers import Settings, estimate_memory, solve, synthetic
 from solvers.tensor import products
+from solvers.tensor.missing.grams import Complete
 from solvers.tensor.products import Array, KhatriRao, gram, khatri_rao
 from solvers.tensor.thin.products import ThinProducts
 from solvers.tensor.threads import Threads
@@ -39,6 +40,23 @@ def test_a_sweep_yields_every_modes_mttkrp_in_turn(
         assert modes == list(range(len(shape)))
         expected = np.sum((X - model(factors)) ** 2)
         assert tensor.squared_residual(factors) == pytest.approx(expected, rel=1e-12)
+
+
+def test_grams_of_the_sweep_before_serve_only_for_the_very_same_factors() -> None:
+    random = np.random.default_rng(0)
+    factors = [random.random((length, 3)) for length in (4, 5, 6)]
+    kept = Complete(3)
+    for changed in (None, 2, 0, None, 1):
+        if changed is not None:
+            factors[changed] = random.random(factors[changed].shape)
+        found = []
+        for mode, G in enumerate(kept.grams(factors, None)):
+            expected = np.multiply.reduce([gram(A) for other, A in enumerate(factors) if other != mode])
+            assert np.array_equal(G.rows, expected)
+            found.append(G)
+            if mode == changed:
+                factors[mode] = random.random(factors[mode].shape)
+        assert len(found) == 3
 
 
 # Both sides of every decision on how to cut: long and short first modes, narrow and wide products, many components.

@@ -11,7 +11,7 @@ from llvmlite import binding, ir
 
 from solvers import Settings, solve, synthetic
 from solvers.tensor.contraction import Blocks, Slab, Split, block_sizes
-from solvers.tensor.products import LINE, Array, aligned
+from solvers.tensor.products import LINE, Array, aligned, khatri_rao
 from solvers.tensor.thin import file_entries, kernel, products
 from solvers.tensor.thin.file_entries import slab_places
 from solvers.tensor.thin.products import BlasProducts, ThinProducts, products_with
@@ -27,6 +27,21 @@ def splits(draw: st.DrawFn) -> tuple[tuple[int, ...], Split]:
     lengths.insert(draw(st.integers(0, len(lengths))), draw(st.integers(1, 400)))
     start = draw(st.integers(0, len(lengths) - 1))
     return tuple(lengths), Split(start, draw(st.integers(start + 1, len(lengths))))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("lengths", [(7,), (3, 5), (90, 80, 50), (2, 3, 4, 5)])
+def test_a_product_of_rows_is_that_of_one_row_of_each_factor(
+    lengths: tuple[int, ...], dtype: type[np.floating[Any]], threads: int
+) -> None:
+    random = np.random.default_rng(0)
+    factors = [random.random((length, 8)).astype(dtype) for length in lengths]
+    factors[-1].flags.writeable = False
+    with Threads(threads) as pool:
+        found = products_with(Blocks(np.ones((2, 2), dtype), Split(0, 1)), pool).row_products(factors)
+    assert found.dtype == dtype
+    assert np.array_equal(found, khatri_rao(factors).T)
 
 
 def both(blocks: Blocks, threads: int, W: Array, V: Array) -> tuple[Array, Array]:

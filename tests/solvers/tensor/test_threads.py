@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
 from solvers import Settings, State, solve, sweeps, synthetic
+from solvers.tensor import threads as threads_module
 from solvers.tensor.threads import Threads, shrinking_slabs, single_threaded_blas
 from tests.solvers.problems import planted
 
@@ -27,6 +29,41 @@ def test_the_threads_asked_for_really_work_at_the_same_time() -> None:
     together = threading.Barrier(3, timeout=20)
     with Threads(3) as threads:
         assert sorted(threads.each(lambda _: together.wait(), range(3))) == [0, 1, 2]
+
+
+def affinity_of_the_other(threads: Threads) -> set[int]:
+    """The cores that the one thread of the pool may use."""
+    together = threading.Barrier(2, timeout=20)
+
+    def look(_: int) -> tuple[int, set[int]]:
+        together.wait()
+        return threading.get_ident(), os.sched_getaffinity(0)
+
+    found = dict(threads.each(look, range(2)))
+    del found[threading.get_ident()]
+    (cores,) = found.values()
+    return cores
+
+
+def test_the_other_thread_leaves_the_callers_core_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever that is by now: the caller may have been moved since."""
+    cores = os.sched_getaffinity(0)
+    with Threads(2) as threads:
+        affinity_of_the_other(threads)  # starts it
+        for core in sorted(cores):
+            monkeypatch.setattr(threads_module, "_libc", lambda core=core: SimpleNamespace(sched_getcpu=lambda: core))
+            assert affinity_of_the_other(threads) == (cores - {core} or cores)
+    assert os.sched_getaffinity(0) == cores
+
+
+def test_threads_work_where_the_system_does_not_let_them_be_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: int, cores: set[int]) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    with Threads(2) as threads:
+        for _ in range(2):
+            assert affinity_of_the_other(threads) == os.sched_getaffinity(0)
 
 
 def test_outcomes_come_in_the_order_of_the_items() -> None:
@@ -156,3 +193,12 @@ def test_a_state_resumes_in_another_process(tmp_path: Path) -> None:
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     assert output == hashlib.sha256(b"".join(A.tobytes() for A in states[-1].factors)).hexdigest()
     assert isinstance(State.from_bytes(states[7].to_bytes()).factors[0], np.ndarray)
+
+
+def test_a_process_that_compiles_and_one_that_reads_what_was_compiled_give_the_same_bits(tmp_path: Path) -> None:
+    """Where a kernel calls another, the machine code in memory and in the cache would be two."""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", SCRIPT.format(method="anls-bpp")]
+    digests = [subprocess.run(command, env=environment, check=True, capture_output=True).stdout for _ in range(2)]
+    assert any(tmp_path.rglob("*.nbc"))
+    assert digests[0] == digests[1]
