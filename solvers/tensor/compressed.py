@@ -13,7 +13,7 @@ import numpy as np
 
 from solvers.tensor.contraction import Blocks, Split
 from solvers.tensor.dense import Positive, Tensor
-from solvers.tensor.products import Array, Float64, padded
+from solvers.tensor.products import Array, Float64, aligned_empty, padded
 from solvers.tensor.protocol import Modes, Partial
 from solvers.tensor.scan import Tell
 from solvers.tensor.thin.products import Products
@@ -22,6 +22,8 @@ from solvers.tensor.threads import Threads
 # Vectors kept per mode beyond the rank, and subspace iterations: a random sketch alone was too coarse.
 OVERSAMPLES = 10
 SUBSPACE_ITERATIONS = 1
+# Columns of a sketch that are drawn before they are stored: so many lie in one line of the cache.
+DRAWN_TOGETHER = 8
 # Products over all entries in one truncation.
 PRODUCTS = 2 + 2 * SUBSPACE_ITERATIONS
 # Beyond these it is not worthwhile: a sweep over fewer entries is quick anyway, a core of more than this share of the
@@ -130,16 +132,30 @@ def _truncated(
     done = count()
 
     def multiplied(product: Callable[[Array], Array], weights: Array) -> Array:
+        """With columns of zeros beyond the `kept`, if the weights have them."""
         if tell is not None:
             tell(next(done) / PRODUCTS)
-        return product(padded(weights, products.unit))[:, :kept]
+        return product(weights)
 
-    sketch = random.standard_normal((kept, others)).T.astype(entries.dtype, order="C")
-    U = _orthonormal(multiplied(along, sketch))
+    def orthonormal(columns: Array) -> Array:
+        return padded(_orthonormal(columns[:, :kept]), products.unit)
+
+    U = orthonormal(multiplied(along, _sketch(others, kept, products, random)))
     for _ in range(SUBSPACE_ITERATIONS):
-        U = _orthonormal(multiplied(along, multiplied(across, U)))
-    product = multiplied(across, U).reshape(math.prod(lengths[:axis]), -1, kept)
-    return U, np.ascontiguousarray(np.moveaxis(product, 2, 1)).reshape(*lengths[:axis], kept, *lengths[axis + 1 :])
+        U = orthonormal(multiplied(along, multiplied(across, U)))
+    product = multiplied(across, U)[:, :kept].reshape(math.prod(lengths[:axis]), -1, kept)
+    core = np.ascontiguousarray(np.moveaxis(product, 2, 1)).reshape(*lengths[:axis], kept, *lengths[axis + 1 :])
+    return np.ascontiguousarray(U[:, :kept]), core
+
+
+def _sketch(rows: int, columns: int, products: Products, random: np.random.Generator) -> Array:
+    """Random columns, drawn one after the other, then columns of zeros."""
+    sketch = aligned_empty((rows, columns + -columns % products.unit), products.dtype)
+    for first in range(0, columns, DRAWN_TOGETHER):
+        some = slice(first, min(first + DRAWN_TOGETHER, columns))
+        sketch[:, some] = random.standard_normal((some.stop - first, rows)).T
+    sketch[:, columns:] = 0
+    return sketch
 
 
 def _orthonormal(columns: Array) -> Array:
@@ -148,7 +164,7 @@ def _orthonormal(columns: Array) -> Array:
 
 
 def _core(tensor: Tensor, entries: Array, threads: Threads, precise: bool) -> Tensor:
-    entries = entries.astype(np.float64) if precise else entries
+    entries = entries.astype(np.float64, copy=False) if precise else entries
     flat = entries.ravel().astype(np.float64, copy=False)
     in_order = entries if tensor.modes[0] == 0 else entries.T
     norm = math.sqrt(float(flat @ flat))
