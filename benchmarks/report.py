@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.acceleration import BETA, Gain
 from benchmarks.convergence import Approach
-from benchmarks.sweeps import Sweeps
+from benchmarks.sweeps import FOLLOWING, SETTLE_SECONDS, Sweeps
 from solvers.tensor.threads import available_cores
 
 # Tuned by hand, two threads of a machine with AVX-512; milliseconds per sweep, then seconds to 1 % of the best error.
@@ -34,14 +34,18 @@ def sweep_table(results: Mapping[str, Sweeps]) -> str:
     disturbed = ", ".join(f"{name} {r.disturbed} of {r.rounds}" for name, r in results.items())
     medians = _with_ratios({name: r.median for name, r in results.items()})
     medians += [[f"PLANC {name} (note)", *(f"{row[tensor][0]:g}" for tensor in results)] for name, row in PLANC.items()]
+    first = _with_ratios({name: r.first for name, r in results.items()})
     fastest = _with_ratios({name: r.fastest for name, r in results.items()})
     return (
         "## Milliseconds per sweep\n\n"
-        "Medians of interleaved rounds; in brackets the ratio to *two products*: the cheapest pair of bare numpy\n"
-        "products `Kt @ X.T` and `At @ X` over the contiguous splits, with BLAS's own threads. Rounds in which a\n"
-        f"calibration loop found the machine shared were repeated; kept in spite of that: {disturbed}.\n{NOTE}\n\n"
+        f"Medians of interleaved rounds of {FOLLOWING} sweeps that follow each other; in brackets the ratio to *two\n"
+        "products*: the cheapest pair of bare numpy products `Kt @ X.T` and `At @ X` over the contiguous splits, with\n"
+        "BLAS's own threads. Rounds in which a calibration loop found the machine shared were repeated; kept in spite\n"
+        f"of that: {disturbed}.\n{NOTE}\n\n"
         + markdown(["", *results], medians)
-        + "\n\nThe fastest round of each; where many rounds were disturbed, these say more: threaded BLAS collapses\n"
+        + f"\n\nThe first sweep after {SETTLE_SECONDS} s of nothing, medians: cores asleep, caches cold.\n\n"
+        + markdown(["", *results], first)
+        + "\n\nThe fastest sweep of each; where many rounds were disturbed, these say more: threaded BLAS collapses\n"
         "beside other work, and takes the ratios of the medians with it.\n\n" + markdown(["", *results], fastest)
     )
 

@@ -23,6 +23,8 @@ WAIT_SECONDS = 30.0
 # Before every turn: threaded BLAS keeps its threads spinning after a product, on the next one's cores. After 0.05 s
 # the method that followed the two products still took half as long again.
 SETTLE_SECONDS = 0.2
+# Sweeps of a turn after its first, which wakes the cores and fills the caches: these follow each other as in a run.
+FOLLOWING = 5
 TENSORLY = {
     "tensorly MU": tensorly.decomposition.non_negative_parafac,
     "tensorly HALS": tensorly.decomposition.non_negative_parafac_hals,
@@ -34,9 +36,10 @@ MORE_ITERATIONS, LARGE_TENSOR, FEWER_ITERATIONS = 5, 20_000_000, 1
 
 @dataclass(frozen=True)
 class Sweeps:
-    """Milliseconds per contestant, median and fastest, and how many of the rounds behind them were disturbed."""
+    """Milliseconds per contestant, and how many of the rounds behind them were disturbed."""
 
     median: Mapping[str, float]
+    first: Mapping[str, float]  # after a pause, the median
     fastest: Mapping[str, float]
     rounds: int
     disturbed: int
@@ -51,29 +54,35 @@ def measure(case: Case, rounds: int) -> Sweeps:
     for clock in clocks.values():
         for _ in range(WARM_UP):
             next(clock)
-    taken, disturbed = _rounds(case.name, clocks, rounds, spare=PATIENCE * rounds)
+    turns, disturbed = _rounds(case.name, clocks, rounds, 1 + FOLLOWING, spare=PATIENCE * rounds)
     peers = {name: tensorly_times(X, case.rank, decompose) for name, decompose in TENSORLY.items()}
-    taken |= _rounds(f"{case.name} tensorly", peers, TENSORLY_ROUNDS, spare=0, limit=TENSORLY_SECONDS)[0]
-    medians = {name: 1000 * statistics.median(times) for name, times in taken.items()}
-    fastest = {name: 1000 * min(taken[name]) for name in clocks}  # a difference of two runs has no fastest
-    return Sweeps(medians, fastest, rounds, disturbed)
+    slow, _ = _rounds(f"{case.name} tensorly", peers, TENSORLY_ROUNDS, 1, spare=0, limit=TENSORLY_SECONDS)
+    following = {name: [statistics.median(turn[1:]) for turn in taken] for name, taken in turns.items()}
+    following |= {name: [turn[0] for turn in taken] for name, taken in slow.items()}
+    return Sweeps(
+        median={name: 1000 * statistics.median(times) for name, times in following.items()},
+        first={name: 1000 * statistics.median(turn[0] for turn in taken) for name, taken in turns.items()},
+        fastest={name: 1000 * min(map(min, taken)) for name, taken in turns.items()},
+        rounds=rounds,
+        disturbed=disturbed,
+    )
 
 
 def _rounds(
-    name: str, clocks: Mapping[str, Iterator[float]], rounds: int, spare: int, limit: float = math.inf
-) -> tuple[dict[str, list[float]], int]:
-    """Seconds per contestant and round, and how many rounds were disturbed; `spare` of those are repeated.
+    name: str, clocks: Mapping[str, Iterator[float]], rounds: int, sweeps: int, spare: int, limit: float = math.inf
+) -> tuple[dict[str, list[list[float]]], int]:
+    """Seconds of the sweeps of every turn per contestant, and how many rounds were disturbed; `spare` are repeated.
 
     No round begins after the limit in seconds, but for the first.
     """
     calibration, disturbed, wait = Calibration(), 0, WAIT_SECONDS
     end = time.perf_counter() + limit
-    kept: list[dict[str, float]] = []
+    kept: list[dict[str, list[float]]] = []
     with tqdm(total=rounds, desc=name) as bar:
         while not kept or (len(kept) < rounds and time.perf_counter() < end):
             wait = max(0.0, wait - calibration.wait(wait))
             quiet = calibration.is_quiet()
-            times = {name: _turn(clock) for name, clock in clocks.items()}
+            times = {name: _turn(clock, sweeps) for name, clock in clocks.items()}
             quiet = calibration.is_quiet() and quiet
             if not quiet and spare > 0:
                 spare -= 1
@@ -84,9 +93,9 @@ def _rounds(
     return {name: [times[name] for times in kept] for name in clocks}, disturbed
 
 
-def _turn(clock: Iterator[float]) -> float:
+def _turn(clock: Iterator[float], sweeps: int) -> list[float]:
     time.sleep(SETTLE_SECONDS)
-    return next(clock)
+    return [next(clock) for _ in range(sweeps)]
 
 
 def method_times(X: Float64, rank: int, method: str, **fields: object) -> Iterator[float]:

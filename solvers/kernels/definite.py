@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.kernels.rows import RowKernel, update_rows
+from solvers.kernels.rows import LEAST_SQUARES_ROWS, RowKernel, update_rows
 from solvers.tensor.products import Float64
 from solvers.tensor.threads import Threads
 
@@ -32,14 +32,15 @@ class DefiniteQuadratic:
         if self.cholesky is None:
             rows: Float64 = np.linalg.solve(self.Q, self.C[:, :, None])[:, :, 0].astype(np.float64, copy=False)
             return rows / self.scale
-        from scipy.linalg import cho_solve  # a quarter of a second to load, as below
+        from scipy.linalg.lapack import dpotrs  # a quarter of a second to load, as below
 
-        solution: Float64 = cho_solve((self.cholesky, True), self.C.T).T
-        return solution / self.scale
+        solution: Float64 = dpotrs(self.cholesky, self.C.T, lower=1)[0].T
+        solution /= self.scale
+        return solution
 
     def solve_rows(self, kernel: RowKernel, threads: Threads) -> Float64:
         """The minimiser over A ≥ 0, by a kernel for nonnegative least squares."""
-        return update_rows(kernel, self.start, self.C, self.Q, threads) / self.scale
+        return update_rows(kernel, LEAST_SQUARES_ROWS, self.start, self.C, self.Q, threads) / self.scale
 
 
 def make_definite(A: Float64, Q: Float64, C: Float64, singular: float = SINGULAR) -> DefiniteQuadratic:

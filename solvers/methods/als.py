@@ -16,7 +16,8 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     Where columns coincide, rounding of M sends them far apart in opposite directions, and the cut would keep one half.
     """
     singular = SINGULAR_FLOAT32 if block.single else SINGULAR
-    solution = np.maximum(make_definite(A, block.Q, block.C, singular).solve(), 0.0)
+    solution = make_definite(A, block.Q, block.C, singular).solve()
+    np.maximum(solution, 0.0, out=solution)
     elsewhere = np.sqrt(np.diagonal(block.bound))
     weights = np.linalg.norm(solution, axis=0) * elsewhere
     solution[:, (elsewhere > 0) & (weights < ROUNDING * weights.max())] = 0.0

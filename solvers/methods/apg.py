@@ -38,9 +38,15 @@ def _step(A: Float64, block: Block, memory: Memory, extrapolate: bool) -> tuple[
     A_hat = A
     if extrapolate and memory.previous is not None:
         bound = block.delta_omega * math.sqrt(memory.numbers["L"] / L)
-        A_hat = A + min((t_before - 1) / t, bound) * (A - memory.previous)
+        A_hat = A - memory.previous
+        A_hat *= min((t_before - 1) / t, bound)
+        A_hat += A
     lengths = L if block.Q.ndim == 2 else _row_bounds(block.Q, L)[:, None]
-    return np.maximum(A_hat - (block.times(A_hat) - block.C) / lengths, 0.0), after
+    step = block.times(A_hat)  # each step in place, as in mu.py
+    step -= block.C
+    step /= lengths
+    np.subtract(A_hat, step, out=step)
+    return np.maximum(step, 0.0, out=step), after
 
 
 def _row_bounds(Q: Float64, L: float) -> Float64:

@@ -14,8 +14,12 @@ FLOOR = 1e-30
 def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     """A ← A ∗ M / (A Q + β). A vanished component has 0 / 0 here, and stays at the floor."""
     for _ in range(block.passes):
-        denominator = block.times(A) + block.beta
-        A = np.maximum(A * (block.M / np.maximum(denominator, FLOOR * FLOOR)), FLOOR)
+        after = block.times(A)  # each step in place: on a long mode, memory for its result takes longer than the step
+        after += block.beta
+        np.maximum(after, FLOOR * FLOOR, out=after)
+        np.divide(block.M, after, out=after)
+        np.multiply(A, after, out=after)
+        A = np.maximum(after, FLOOR, out=after)
     return A, memory
 
 
