@@ -4,7 +4,6 @@ import asyncio
 import base64
 import binascii
 import re
-import time
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 
@@ -12,6 +11,7 @@ from anyio import to_thread
 from fastapi import Request
 
 from app.errors.exceptions import TooLarge, UnsupportedMedia
+from app.streaming.body import Body, GatheredBody, raw_body
 from app.streaming.multipart import MAX_AROUND, FormFile
 from worker.errors import BadTensor
 from worker.operations.reservations import RENEWAL_SECONDS, Reservation
@@ -22,7 +22,7 @@ CHUNK = 1 << 21
 DIGEST = re.compile(r"(?:^|,)\s*sha-256\s*=\s*:([^:]*):")
 
 
-def tensor_stream(request: Request) -> AsyncIterator[bytes] | FormFile:
+def tensor_stream(request: Request) -> AsyncIterator[bytes] | FormFile | Body:
     """The tensor's bytes, from a raw body or a form."""
     content_type = request.headers.get("content-type", "")
     if request.headers.get("content-encoding", "identity") != "identity":
@@ -33,7 +33,7 @@ def tensor_stream(request: Request) -> AsyncIterator[bytes] | FormFile:
         raise UnsupportedMedia(
             f"A body of type {content_type} is not a tensor.", "send application/octet-stream or multipart/form-data"
         )
-    return request.stream()
+    return raw_body(request) or request.stream()
 
 
 def declared_length(request: Request) -> int:
@@ -62,30 +62,28 @@ def expected_sha256(request: Request) -> str | None:
 
 
 async def receive(
-    stream: AsyncIterator[bytes] | FormFile, upload: Upload, limit: int | None, reservation: Reservation
+    stream: AsyncIterator[bytes] | FormFile | Body, upload: Upload, limit: int | None, reservation: Reservation
 ) -> None:
     """Write the stream to the disk, as far as the reservation covers it.
 
     While a thread writes and hashes one buffer, the other is filled: the two are all the memory that an upload takes.
     """
+    body = stream if isinstance(stream, Body) else GatheredBody(_limited(stream, limit))
     # Views: to put a piece into a part of a bytearray itself would copy it twice.
     filling, spare = memoryview(bytearray(CHUNK)), memoryview(bytearray(CHUNK))
-    filled = size = 0
-    written_at = time.monotonic()
     async with _WriteQueue() as writes:
-        async for piece in stream:
-            size += len(piece)
-            check_length(size, limit)
-            rest = memoryview(piece)
-            while rest:
-                taken = rest[: CHUNK - filled]
-                filling[filled : filled + len(taken)] = taken
-                filled, rest = filled + len(taken), rest[len(taken) :]
-                if filled == CHUNK or time.monotonic() - written_at > RENEWAL_SECONDS:  # a slow one holds it, too
-                    await writes.next(partial(_write, upload, filling[:filled], reservation))
-                    filling, spare, filled = spare, filling, 0
-                    written_at = time.monotonic()
-        await writes.next(partial(_write, upload, filling[:filled], reservation))
+        while filled := await body.read_into(filling, RENEWAL_SECONDS):  # a slow one holds its reservation, too
+            await writes.next(partial(_write, upload, filling[:filled], reservation))
+            filling, spare = spare, filling
+
+
+async def _limited(stream: AsyncIterator[bytes] | FormFile, limit: int | None) -> AsyncIterator[bytes]:
+    """The pieces, as long as they are within the limit: their sum is not always known before."""
+    size = 0
+    async for piece in stream:
+        size += len(piece)
+        check_length(size, limit)
+        yield piece
 
 
 class _WriteQueue:
