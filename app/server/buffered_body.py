@@ -36,10 +36,9 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
     async def read_into(self, buffer: memoryview, max_seconds: float) -> int:
         if self._parsed is None:
             self._parsed = await self._receive_first()
-        if self._parsed:
-            return self._take_parsed(buffer)
         cycle, flow = self._cycle, self._connection.flow
-        self._unfilled, self._filled = buffer, 0
+        self._filled = self._take_parsed(buffer, self._parsed)
+        self._unfilled = buffer[self._filled :]
         self._until = self._connection.loop.time() + max_seconds
         try:
             while self._left and self._unfilled and not cycle.disconnected:
@@ -66,11 +65,10 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
             self._connection.transport.set_protocol(self)
         return piece
 
-    def _take_parsed(self, buffer: memoryview) -> int:
-        assert self._parsed is not None
-        taken = self._parsed[: len(buffer)]
+    def _take_parsed(self, buffer: memoryview, parsed: memoryview) -> int:
+        taken = parsed[: len(buffer)]
         buffer[: len(taken)] = taken
-        self._parsed = self._parsed[len(taken) :]
+        self._parsed = parsed[len(taken) :]
         return len(taken)
 
     # Called by the transport

@@ -5,9 +5,10 @@ import base64
 import binascii
 import re
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 
-from anyio import to_thread
 from fastapi import Request
 
 from app.errors.exceptions import TooLarge, UnsupportedMedia
@@ -90,6 +91,8 @@ class _WriteQueue:
     """One write at a time, in a thread. On exit none is running, so that the file may be closed."""
 
     def __init__(self) -> None:
+        # Of its own, and not anyio's: a write begins at once, and not after the event loop has received more.
+        self._thread = ThreadPoolExecutor(1, "write")
         self._running: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> "_WriteQueue":
@@ -97,15 +100,17 @@ class _WriteQueue:
 
     async def next(self, write: Callable[[], None]) -> None:
         await self._finish_write()
-        self._running = asyncio.ensure_future(to_thread.run_sync(write))
+        self._running = asyncio.get_running_loop().run_in_executor(self._thread, copy_context().run, write)
 
     async def __aexit__(self, *_: object) -> None:
+        self._thread.shutdown(wait=False)
         await self._finish_write()
 
     async def _finish_write(self) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            await running
+        if self._running is not None:
+            await asyncio.wait([self._running])  # awaited itself, it would be over for a request that is cancelled
+            running, self._running = self._running, None
+            running.result()
 
 
 def _write(upload: Upload, content: memoryview, reservation: Reservation) -> None:
