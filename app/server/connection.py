@@ -9,13 +9,17 @@ from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from app.errors.problem import problem
+from app.server.buffered_body import BufferedBody
 from app.server.connection_limits import ConnectionLimits
+from app.streaming.body import EXTENSION
 
 HEADER_BYTES = 32 << 10
 # What a client must send or read in NCP_SLOW_SECONDS to be waited for.
 MIN_BYTES = 16 << 10
 # Of a body, beyond which uvicorn reads no more before it is taken.
 LARGE_PIECE = 64 << 10
+# A body from which on it is worth a protocol of its own.
+LARGE_BODY = 1 << 20
 log = logging.getLogger("ncp.connection")
 
 
@@ -83,6 +87,14 @@ class Connection(HttpToolsProtocol):
         self._in_header, self._in_body, self._framing_bytes = False, True, 0
         self._start_timer()
         super().on_headers_complete()
+        length = dict(self.headers).get(b"content-length", b"").strip()
+        if length.isdigit() and int(length) >= LARGE_BODY:
+            self.scope["extensions"] = {EXTENSION: {"body": BufferedBody(self, int(length), self._count_body)}}
+
+    def _count_body(self, nbytes: int) -> None:
+        """Note what came past `data_received`."""
+        self._moved += nbytes
+        self._unset_keepalive_if_required()
 
     def on_body(self, body: bytes) -> None:
         """A large piece is handed on as it is: uvicorn would copy it twice, first to what came before."""

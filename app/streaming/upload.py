@@ -4,14 +4,15 @@ import asyncio
 import base64
 import binascii
 import re
-import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 
-from anyio import to_thread
 from fastapi import Request
 
 from app.errors.exceptions import TooLarge, UnsupportedMedia
+from app.streaming.body import Body, GatheredBody, raw_body
 from app.streaming.multipart import MAX_AROUND, FormFile
 from worker.errors import BadTensor
 from worker.operations.reservations import RENEWAL_SECONDS, Reservation
@@ -22,7 +23,7 @@ CHUNK = 1 << 21
 DIGEST = re.compile(r"(?:^|,)\s*sha-256\s*=\s*:([^:]*):")
 
 
-def tensor_stream(request: Request) -> AsyncIterator[bytes] | FormFile:
+def tensor_stream(request: Request) -> AsyncIterator[bytes] | FormFile | Body:
     """The tensor's bytes, from a raw body or a form."""
     content_type = request.headers.get("content-type", "")
     if request.headers.get("content-encoding", "identity") != "identity":
@@ -33,7 +34,7 @@ def tensor_stream(request: Request) -> AsyncIterator[bytes] | FormFile:
         raise UnsupportedMedia(
             f"A body of type {content_type} is not a tensor.", "send application/octet-stream or multipart/form-data"
         )
-    return request.stream()
+    return raw_body(request) or request.stream()
 
 
 def declared_length(request: Request) -> int:
@@ -62,36 +63,36 @@ def expected_sha256(request: Request) -> str | None:
 
 
 async def receive(
-    stream: AsyncIterator[bytes] | FormFile, upload: Upload, limit: int | None, reservation: Reservation
+    stream: AsyncIterator[bytes] | FormFile | Body, upload: Upload, limit: int | None, reservation: Reservation
 ) -> None:
     """Write the stream to the disk, as far as the reservation covers it.
 
     While a thread writes and hashes one buffer, the other is filled: the two are all the memory that an upload takes.
     """
+    body = stream if isinstance(stream, Body) else GatheredBody(_limited(stream, limit))
     # Views: to put a piece into a part of a bytearray itself would copy it twice.
     filling, spare = memoryview(bytearray(CHUNK)), memoryview(bytearray(CHUNK))
-    filled = size = 0
-    written_at = time.monotonic()
     async with _WriteQueue() as writes:
-        async for piece in stream:
-            size += len(piece)
-            check_length(size, limit)
-            rest = memoryview(piece)
-            while rest:
-                taken = rest[: CHUNK - filled]
-                filling[filled : filled + len(taken)] = taken
-                filled, rest = filled + len(taken), rest[len(taken) :]
-                if filled == CHUNK or time.monotonic() - written_at > RENEWAL_SECONDS:  # a slow one holds it, too
-                    await writes.next(partial(_write, upload, filling[:filled], reservation))
-                    filling, spare, filled = spare, filling, 0
-                    written_at = time.monotonic()
-        await writes.next(partial(_write, upload, filling[:filled], reservation))
+        while filled := await body.read_into(filling, RENEWAL_SECONDS):  # a slow one holds its reservation, too
+            await writes.next(partial(_write, upload, filling[:filled], reservation))
+            filling, spare = spare, filling
+
+
+async def _limited(stream: AsyncIterator[bytes] | FormFile, limit: int | None) -> AsyncIterator[bytes]:
+    """The pieces, as long as they are within the limit: their sum is not always known before."""
+    size = 0
+    async for piece in stream:
+        size += len(piece)
+        check_length(size, limit)
+        yield piece
 
 
 class _WriteQueue:
     """One write at a time, in a thread. On exit none is running, so that the file may be closed."""
 
     def __init__(self) -> None:
+        # Of its own, and not anyio's: a write begins at once, and not after the event loop has received more.
+        self._thread = ThreadPoolExecutor(1, "write")
         self._running: asyncio.Future[None] | None = None
 
     async def __aenter__(self) -> "_WriteQueue":
@@ -99,15 +100,17 @@ class _WriteQueue:
 
     async def next(self, write: Callable[[], None]) -> None:
         await self._finish_write()
-        self._running = asyncio.ensure_future(to_thread.run_sync(write))
+        self._running = asyncio.get_running_loop().run_in_executor(self._thread, copy_context().run, write)
 
     async def __aexit__(self, *_: object) -> None:
+        self._thread.shutdown(wait=False)
         await self._finish_write()
 
     async def _finish_write(self) -> None:
-        running, self._running = self._running, None
-        if running is not None:
-            await running
+        if self._running is not None:
+            await asyncio.wait([self._running])  # awaited itself, it would be over for a request that is cancelled
+            running, self._running = self._running, None
+            running.result()
 
 
 def _write(upload: Upload, content: memoryview, reservation: Reservation) -> None:

@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
+from app.server.connection import LARGE_BODY
 from tests.support.api import Api, http_client, npy, planted, running_api, submit, upload
 from tests.support.raw_http import connected, exchanged, until_closed
 from tests.support.stack import embedded_redis, wait_for
@@ -75,19 +76,22 @@ def test_a_second_request_that_never_ends_is_refused_too(running: Api) -> None:
         assert refusal(until_closed(connection))[0] == 408
 
 
-@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/tensors"])
-def test_a_body_that_drips_is_refused_and_leaves_nothing(running: Api, path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "length"), [("/v1/jobs", 100_000), ("/v1/tensors", 100_000), ("/v1/tensors", 10 * LARGE_BODY)]
+)
+def test_a_body_that_drips_is_refused_and_leaves_nothing(running: Api, path: str, length: int) -> None:
     with connected(running) as connection:
         head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/{'json' if 'jobs' in path else 'x'}\r\n"
-        connection.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode())
+        connection.sendall(f"{head}Content-Length: {length}\r\n\r\n".encode())
         status, _ = refusal(dripped(connection, itertools.repeat(b" ")))
     assert status == 408
     uploads = running.app.state.store.root / "uploads"
     wait_for(lambda: not list(uploads.iterdir()), 5, "the begun upload to go")
 
 
-def test_a_slow_but_steady_upload_arrives(running: Api, caller: httpx.Client) -> None:
-    content = npy(planted(40, 40, 40))
+@pytest.mark.parametrize("side", [40, 52], ids=["chunked", "large"])
+def test_a_slow_but_steady_upload_arrives(running: Api, caller: httpx.Client, side: int) -> None:
+    content = npy(planted(side, side, side))
 
     def steady() -> Iterator[bytes]:
         piece = 64 << 10
@@ -95,7 +99,8 @@ def test_a_slow_but_steady_upload_arrives(running: Api, caller: httpx.Client) ->
             time.sleep(SLOW / 3)  # the pace is what is tested: over the time limit in all, never below the least rate
             yield content[start : start + piece]
 
-    answer = caller.post("/v1/tensors", content=steady())
+    headers = {"Content-Length": str(len(content))} if len(content) >= LARGE_BODY else {}  # else it is chunked
+    answer = caller.post("/v1/tensors", content=steady(), headers=headers)
     assert answer.status_code == 201
     assert answer.elapsed.total_seconds() > SLOW
 

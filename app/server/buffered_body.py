@@ -1,0 +1,113 @@
+"""A large request body that the event loop receives into the reader's own buffers: nothing in Python copies it."""
+
+import asyncio
+from collections.abc import Callable
+
+import httptools
+from starlette.requests import ClientDisconnect
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from app.streaming.body import Body
+
+NO_BUFFER = memoryview(b"")
+# Of a body that nobody wants any more, received at once.
+DISCARDED = 64 << 10
+
+
+class BufferedBody(Body, asyncio.BufferedProtocol):
+    """The protocol of a connection from the second piece of a body to its last byte; then uvicorn's is back.
+
+    No byte beyond the body is received, so the next request waits in the kernel. Between two calls of `read_into` the
+    transport is paused, which is all the back-pressure there is. What is left of the body of a refused request is
+    received and dropped: the client may read the refusal only once it has sent everything.
+    """
+
+    def __init__(self, connection: HttpToolsProtocol, length: int, count: Callable[[int], None]) -> None:
+        """Of the request whose headers the connection has just parsed; `count` is told of bytes as they come."""
+        self._connection = connection
+        self._cycle = connection.cycle
+        self._left = length
+        self._count = count
+        self._parsed: memoryview | None = None  # of the first piece, which uvicorn received
+        self._unfilled = NO_BUFFER
+        self._filled = 0
+        self._until = 0.0
+
+    async def read_into(self, buffer: memoryview, max_seconds: float) -> int:
+        if self._parsed is None:
+            self._parsed = await self._receive_first()
+        cycle, flow = self._cycle, self._connection.flow
+        self._filled = self._take_parsed(buffer, self._parsed)
+        self._unfilled = buffer[self._filled :]
+        self._until = self._connection.loop.time() + max_seconds
+        try:
+            while self._left and self._unfilled and not cycle.disconnected:
+                flow.resume_reading()
+                await cycle.message_event.wait()
+                cycle.message_event.clear()
+        finally:
+            self._unfilled = NO_BUFFER
+            if self._left:  # else the connection reads on
+                flow.pause_reading()
+        if self._left and cycle.disconnected:
+            raise ClientDisconnect
+        return self._filled
+
+    async def _receive_first(self) -> memoryview:
+        """The first piece, by uvicorn, which also answers `Expect: 100-continue`; the others come here."""
+        message = await self._cycle.receive()
+        if message["type"] != "http.request":
+            raise ClientDisconnect
+        piece = memoryview(message["body"])
+        self._left -= len(piece)
+        if self._left:
+            self._connection.flow.pause_reading()
+            self._connection.transport.set_protocol(self)
+        return piece
+
+    def _take_parsed(self, buffer: memoryview, parsed: memoryview) -> int:
+        taken = parsed[: len(buffer)]
+        buffer[: len(taken)] = taken
+        self._parsed = parsed[len(taken) :]
+        return len(taken)
+
+    # Called by the transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._unfilled:
+            return self._unfilled[: self._left]
+        if self._cycle.response_complete:
+            return memoryview(bytearray(min(self._left, DISCARDED)))
+        raise RuntimeError("a body is received that nobody reads")  # closes the connection
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._count(nbytes)
+        self._left -= nbytes
+        self._filled += nbytes
+        self._unfilled = self._unfilled[nbytes:]
+        if not self._left:
+            self._give_back()
+        elif not self._cycle.response_complete and (not self._unfilled or self._connection.loop.time() > self._until):
+            self._unfilled = NO_BUFFER
+            self._connection.flow.pause_reading()
+            self._cycle.message_event.set()
+
+    def _give_back(self) -> None:
+        """Let uvicorn receive what follows. Its parser still waits for the body, so it gets another one."""
+        connection = self._connection
+        connection.parser = httptools.HttpRequestParser(connection)
+        connection.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+        connection.transport.set_protocol(connection)
+        connection.on_message_complete()
+
+    def eof_received(self) -> None:
+        self._connection.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
