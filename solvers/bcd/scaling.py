@@ -25,8 +25,8 @@ VANISHED = 1e-100
 # Of a component's norms, multiplied over the modes: their squares, times the largest tensor that is not refused, stay
 # below the largest number of the precision.
 LARGEST_PRODUCT = {np.dtype(np.float64): 1e90, np.dtype(np.float32): 1e25}
-# Numpy takes long over each row when it looks for the largest of a column, so that many are taken as one.
-ROWS_AT_ONCE = 16
+# Numpy takes long over each row when it looks for the largest of a column; where there are many, some are taken as one.
+MANY_ROWS, ROWS_AT_ONCE = 200, 16
 # A component of a smaller share of the largest one is far below rounding. Where no penalty makes it zero, its columns
 # would go on as quotients of ever smaller numbers.
 FAINT = 1e-20
@@ -88,10 +88,15 @@ def rescaled(factors: Sequence[Array], memory: Sequence[Memory], scales: Float64
 
 def column_sizes(A: Array) -> Float64:
     """An upper bound of every column's norm, and at least 1: found without a square that might overflow."""
-    few, rank = len(A) % ROWS_AT_ONCE, A.shape[1]
-    most = A[few:].reshape(-1, ROWS_AT_ONCE * rank).max(axis=0, initial=0.0).reshape(-1, rank)
-    largest: Array = np.maximum(most.max(axis=0), A[:few].max(axis=0, initial=0.0))
+    largest: Array = A.max(axis=0) if len(A) < MANY_ROWS else _largest_of_many(A)
     return np.maximum(1.0, largest.astype(np.float64, copy=False) * math.sqrt(len(A)))
+
+
+def _largest_of_many(A: Array) -> Array:
+    few, rank = len(A) % ROWS_AT_ONCE, A.shape[1]
+    most: Array = A[few:].reshape(-1, ROWS_AT_ONCE * rank).max(axis=0).reshape(-1, rank).max(axis=0)
+    largest: Array = np.maximum(most, A[:few].max(axis=0, initial=0.0))
+    return largest
 
 
 class OutOfRange(InvalidInput):

@@ -228,7 +228,7 @@ def _address(slab: Slab, place: Place) -> tuple[int, int, int]:
 
 def _writeable(A: Array) -> Array:
     """The same in C order, and not read-only: for such arrays kernels would be compiled once more."""
-    return np.require(A, None, ["C", "W"])
+    return A if A.flags.c_contiguous and A.flags.writeable else A.copy()
 
 
 def _transposed(matrix: Array) -> Array:
