@@ -1,6 +1,8 @@
 """Seconds to 1 % of the best relative error (β = 0), beside another version of the solvers, interleaved.
 
-    python -m benchmarks.before --python OTHER/.venv/bin/python
+    python -m benchmarks.before [W3 W4 E3 E4] --python OTHER/.venv/bin/python [--sparse]
+
+With `--sparse`, the recommended setting at β = 0.5 instead: seconds until it stops, and the objective there.
 
 The other version is whatever that Python imports as `solvers`, with its folder's parent's parent as working directory.
 For every seed both run in turn, each in a process of its own, on the very same tensor. What the other does not know of
@@ -36,6 +38,17 @@ CONTESTANTS: dict[str, dict[str, Any]] = {
     # Its first phase ends where it would stop.
     "anls-bpp, auto": {"method": "anls-bpp", **FIELDS, "accelerate": "auto", "stop": SETTLED},
 }
+BETA = 0.5
+# Likewise: prints the seconds of a run with the recommended setting, and its objective.
+SPARSE_SCRIPT = """
+import json, sys
+import numpy as np
+from solvers import Settings, solve
+path, beta, rank, seed, limit = json.loads(sys.argv[1])
+more = {"diagnose": False} if "diagnose" in Settings.model_fields else {}
+result = solve(np.load(path), Settings.recommended(rank, beta=beta, seed=seed, stop={"max_seconds": limit}, **more))
+print(json.dumps([result.history.seconds[-1], result.objective]))
+"""
 # Runs in either version: prints, per contestant, the exact relative errors and the seconds up to them.
 SCRIPT = """
 import json, sys
@@ -58,12 +71,12 @@ print(json.dumps(found))
 Run: TypeAlias = dict[str, tuple[Sequence[float], Sequence[float]]]
 
 
-def run(python: Path, folder: Path, *asked: object) -> Run:
-    """One seed of every contestant, in a process of its own."""
-    command = [str(python), "-W", "ignore", "-c", SCRIPT, json.dumps(asked)]
+def run(script: str, python: Path, *asked: object) -> Any:
+    """What the script prints, in a process of its own."""
+    folder = HERE if python == Path(sys.executable) else python.parents[2]
+    command = [str(python), "-W", "ignore", "-c", script, json.dumps(asked)]
     answer = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
-    found: Run = json.loads(answer.stdout)
-    return found
+    return json.loads(answer.stdout)
 
 
 def seconds_to(run: Run, name: str, target: float) -> float:
@@ -77,20 +90,32 @@ def best(runs: Sequence[Run], target: float) -> tuple[float, str]:
     return min((statistics.median(seconds_to(run, name, target) for run in runs), name) for name in runs[0])
 
 
-def compare(name: str, other: Path, seeds: int, limit: float) -> list[str]:
-    """A row of the table: the other version and this one."""
-    case = BY_NAME[name]
-    versions = {"before": (other, other.parents[2]), "now": (Path(sys.executable), HERE)}
-    runs: dict[str, list[Run]] = {version: [] for version in versions}
+def in_turn(name: str, other: Path, seeds: int, script: str, what: object, limit: float) -> tuple[list[Any], list[Any]]:
+    """What the script finds for every seed, by the other version and by this one."""
+    case, before, now = BY_NAME[name], list[Any](), list[Any]()
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "tensor.npy")
         np.save(path, case.make())
         for seed in tqdm(range(seeds), desc=name):
-            for version, (python, home) in versions.items():
-                runs[version].append(run(python, home, path, CONTESTANTS, case.rank, seed, limit))
-    lowest = min(min(errors) for found in runs.values() for run in found for errors, _ in run.values())
-    before, now = (best(runs[version], NEAR * lowest) for version in versions)
+            for found, python in ((before, other), (now, Path(sys.executable))):
+                found.append(run(script, python, path, what, case.rank, seed, limit))
+    return before, now
+
+
+def compare(name: str, other: Path, seeds: int, limit: float) -> list[str]:
+    """A row of the table: the other version and this one."""
+    runs: tuple[list[Run], list[Run]] = in_turn(name, other, seeds, SCRIPT, CONTESTANTS, limit)
+    lowest = min(min(errors) for found in runs for run in found for errors, _ in run.values())
+    before, now = (best(found, NEAR * lowest) for found in runs)
     return [name, *(f"{seconds:.3f} ({method})" for seconds, method in (before, now)), f"{before[0] / now[0]:.2f}"]
+
+
+def compare_sparse(name: str, other: Path, seeds: int, limit: float) -> list[str]:
+    """The same of the recommended setting: medians, and of any seed the highest objective against the other's."""
+    before, now = in_turn(name, other, seeds, SPARSE_SCRIPT, BETA, limit)
+    seconds = [statistics.median(taken for taken, _ in found) for found in (before, now)]
+    highest = max(ours / theirs for (_, theirs), (_, ours) in zip(before, now, strict=True))
+    return [name, *(f"{taken:.3f}" for taken in seconds), f"{seconds[0] / seconds[1]:.2f}", f"{highest:.6f}"]
 
 
 def main() -> None:
@@ -99,9 +124,12 @@ def main() -> None:
     parser.add_argument("--python", type=Path, required=True, help="of the other version's virtual environment")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="of every run")
+    parser.add_argument("--sparse", action="store_true", help=f"the recommended setting at beta = {BETA}")
     asked = parser.parse_args()
-    rows = [compare(name, asked.python.absolute(), asked.seeds, asked.seconds) for name in asked.tensors]
-    print(markdown(["tensor", "before, s (method)", "now, s (method)", "times sooner"], rows))
+    row = compare_sparse if asked.sparse else compare
+    rows = [row(name, asked.python.absolute(), asked.seeds, asked.seconds) for name in asked.tensors]
+    heads = ["tensor", "before, s", "now, s", "times sooner"]
+    print(markdown([*heads, "objective now / before, highest"] if asked.sparse else heads, rows))
 
 
 if __name__ == "__main__":

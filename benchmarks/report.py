@@ -38,10 +38,11 @@ def sweep_table(results: Mapping[str, Sweeps]) -> str:
     fastest = _with_ratios({name: r.fastest for name, r in results.items()})
     return (
         "## Milliseconds per sweep\n\n"
-        f"Medians of interleaved rounds of {FOLLOWING} sweeps that follow each other; in brackets the ratio to *two\n"
-        "products*: the cheapest pair of bare numpy products `Kt @ X.T` and `At @ X` over the contiguous splits, with\n"
-        "BLAS's own threads. Rounds in which a calibration loop found the machine shared were repeated; kept in spite\n"
-        f"of that: {disturbed}.\n{NOTE}\n\n"
+        f"Medians of interleaved rounds of {FOLLOWING} sweeps that follow each other (tensorly: one); in brackets the\n"
+        "ratio to *two products*: the cheapest pair of bare numpy products `Kt @ X.T` and `At @ X` over the\n"
+        "contiguous splits, with BLAS's own threads. Rounds in which a calibration loop found the machine shared were\n"
+        "repeated; "
+        f"kept in spite of that: {disturbed}.\n{NOTE}\n\n"
         + markdown(["", *results], medians)
         + f"\n\nThe first sweep after {SETTLE_SECONDS} s of nothing, medians: cores asleep, caches cold.\n\n"
         + markdown(["", *results], first)

@@ -69,7 +69,7 @@ def measure(case: Case, rounds: int) -> Sweeps:
 
 
 def _rounds(
-    name: str, clocks: Mapping[str, Iterator[float]], rounds: int, sweeps: int, spare: int, limit: float = math.inf
+    name: str, clocks: Mapping[str, Iterator[float]], rounds: int, per_turn: int, spare: int, limit: float = math.inf
 ) -> tuple[dict[str, list[list[float]]], int]:
     """Seconds of the sweeps of every turn per contestant, and how many rounds were disturbed; `spare` are repeated.
 
@@ -82,7 +82,7 @@ def _rounds(
         while not kept or (len(kept) < rounds and time.perf_counter() < end):
             wait = max(0.0, wait - calibration.wait(wait))
             quiet = calibration.is_quiet()
-            times = {name: _turn(clock, sweeps) for name, clock in clocks.items()}
+            times = {name: _turn(clock, per_turn) for name, clock in clocks.items()}
             quiet = calibration.is_quiet() and quiet
             if not quiet and spare > 0:
                 spare -= 1
@@ -93,9 +93,9 @@ def _rounds(
     return {name: [times[name] for times in kept] for name in clocks}, disturbed
 
 
-def _turn(clock: Iterator[float], sweeps: int) -> list[float]:
+def _turn(clock: Iterator[float], count: int) -> list[float]:
     time.sleep(SETTLE_SECONDS)
-    return [next(clock) for _ in range(sweeps)]
+    return [next(clock) for _ in range(count)]
 
 
 def method_times(X: Float64, rank: int, method: str, **fields: object) -> Iterator[float]:

@@ -11,7 +11,7 @@ from app.streaming.body import Body
 
 NO_BUFFER = memoryview(b"")
 # Of a body that nobody wants any more, received at once.
-DISCARDED = 64 << 10
+DISCARD_BYTES = 64 << 10
 
 
 class BufferedBody(Body, asyncio.BufferedProtocol):
@@ -19,7 +19,8 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
 
     No byte beyond the body is received, so the next request waits in the kernel. Between two calls of `read_into` the
     transport is paused, which is all the back-pressure there is. What is left of the body of a refused request is
-    received and dropped: the client may read the refusal only once it has sent everything.
+    received and dropped, as long as the connection's limits allow: the client may read the refusal only once it has
+    sent everything.
     """
 
     def __init__(self, connection: HttpToolsProtocol, length: int, count: Callable[[int], None]) -> None:
@@ -31,7 +32,7 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
         self._parsed: memoryview | None = None  # of the first piece, which uvicorn received
         self._unfilled = NO_BUFFER
         self._filled = 0
-        self._until = 0.0
+        self._deadline = 0.0
 
     async def read_into(self, buffer: memoryview, max_seconds: float) -> int:
         if self._parsed is None:
@@ -39,7 +40,7 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
         cycle, flow = self._cycle, self._connection.flow
         self._filled = self._take_parsed(buffer, self._parsed)
         self._unfilled = buffer[self._filled :]
-        self._until = self._connection.loop.time() + max_seconds
+        self._deadline = self._connection.loop.time() + max_seconds
         try:
             while self._left and self._unfilled and not cycle.disconnected:
                 flow.resume_reading()
@@ -68,7 +69,7 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
     def _take_parsed(self, buffer: memoryview, parsed: memoryview) -> int:
         taken = parsed[: len(buffer)]
         buffer[: len(taken)] = taken
-        self._parsed = parsed[len(taken) :]
+        self._parsed = parsed[len(taken) :] or NO_BUFFER  # an empty part of it would keep all of it
         return len(taken)
 
     # Called by the transport
@@ -77,7 +78,7 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
         if self._unfilled:
             return self._unfilled[: self._left]
         if self._cycle.response_complete:
-            return memoryview(bytearray(min(self._left, DISCARDED)))
+            return memoryview(bytearray(min(self._left, DISCARD_BYTES)))
         raise RuntimeError("a body is received that nobody reads")  # closes the connection
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -87,7 +88,9 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
         self._unfilled = self._unfilled[nbytes:]
         if not self._left:
             self._give_back()
-        elif not self._cycle.response_complete and (not self._unfilled or self._connection.loop.time() > self._until):
+        elif not self._cycle.response_complete and (
+            not self._unfilled or self._connection.loop.time() > self._deadline
+        ):
             self._unfilled = NO_BUFFER
             self._connection.flow.pause_reading()
             self._cycle.message_event.set()

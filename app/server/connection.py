@@ -54,6 +54,8 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         if self.has_caller():
             self.limits.recognize(self)
+        if self._in_body and not self.transport.is_closing():  # refused: from now on it has time to read that
+            self._start_timer()
         super().on_response_complete()
 
     # For the limits
@@ -86,6 +88,7 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_header, self._in_body, self._framing_bytes = False, True, 0
         self._start_timer()
+        self._unset_keepalive_if_required()
         super().on_headers_complete()
         length = dict(self.headers).get(b"content-length", b"").strip()
         if length.isdigit() and int(length) >= LARGE_BODY:
@@ -109,6 +112,11 @@ class Connection(HttpToolsProtocol):
         self._in_header, self._in_body, self._framing_bytes = True, False, 0
         self._stop_timer()
         super().on_message_complete()
+        if self.cycle is not None and self.cycle.response_complete:  # refused before: uvicorn waits for nothing more
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -103,12 +103,14 @@ class _WriteQueue:
         self._running = asyncio.get_running_loop().run_in_executor(self._thread, copy_context().run, write)
 
     async def __aexit__(self, *_: object) -> None:
-        self._thread.shutdown(wait=False)
-        await self._finish_write()
+        try:
+            await self._finish_write()
+        finally:  # waits only for a request that is cancelled once more, and then for one write
+            self._thread.shutdown()
 
     async def _finish_write(self) -> None:
         if self._running is not None:
-            await asyncio.wait([self._running])  # awaited itself, it would be over for a request that is cancelled
+            await asyncio.wait([self._running])  # awaited itself, it would be cancelled along with the request
             running, self._running = self._running, None
             running.result()
 

@@ -25,7 +25,8 @@ VANISHED = 1e-100
 # Of a component's norms, multiplied over the modes: their squares, times the largest tensor that is not refused, stay
 # below the largest number of the precision.
 LARGEST_PRODUCT = {np.dtype(np.float64): 1e90, np.dtype(np.float32): 1e25}
-# Numpy takes long over each row when it looks for the largest of a column; where there are many, some are taken as one.
+# To find the largest of each column, numpy spends most of its time between two rows. From so many rows on, some are
+# taken as one long row.
 MANY_ROWS, ROWS_AT_ONCE = 200, 16
 # A component of a smaller share of the largest one is far below rounding. Where no penalty makes it zero, its columns
 # would go on as quotients of ever smaller numbers.
@@ -93,9 +94,9 @@ def column_sizes(A: Array) -> Float64:
 
 
 def _largest_of_many(A: Array) -> Array:
-    few, rank = len(A) % ROWS_AT_ONCE, A.shape[1]
-    most: Array = A[few:].reshape(-1, ROWS_AT_ONCE * rank).max(axis=0).reshape(-1, rank).max(axis=0)
-    largest: Array = np.maximum(most, A[:few].max(axis=0, initial=0.0))
+    rest, rank = len(A) % ROWS_AT_ONCE, A.shape[1]
+    in_long_rows: Array = A[rest:].reshape(-1, ROWS_AT_ONCE * rank).max(axis=0).reshape(-1, rank).max(axis=0)
+    largest: Array = np.maximum(in_long_rows, A[:rest].max(axis=0, initial=0.0))
     return largest
 
 

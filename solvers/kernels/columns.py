@@ -37,11 +37,12 @@ def rows_by_column(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int
 def normalised_columns(A: Float64, Q: Float64, C: Float64, AQ: Float64, rounding: float) -> Float64:
     """The same for all rows at once, each column scaled to unit length before the next is updated.
 
+    AQ is what C is to become: A Q, or with a Gram per row, of which Q is the bound, each row of A times its own.
     A column that vanished stays zero. One becomes so whose norm is not above what rounding alone can give it: this
     share of the numbers that it is the difference of.
     """
     count, rank = A.shape
-    columns, descent, moved = np.ascontiguousarray(A.T), np.empty((rank, count)), np.empty((rank, count))
+    columns, descent, moved = A.T.copy(), np.empty((rank, count)), np.empty((rank, count))
     squares, differences = np.zeros(rank), np.zeros(rank)  # squared norms of A, and of |C| + |A Q|
     for i in range(count):
         for r in range(rank):

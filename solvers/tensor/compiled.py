@@ -20,7 +20,7 @@ def compiled(kernel: Kernel) -> Kernel:
 
 
 def inlined(part: Kernel) -> Kernel:
-    """Compile what kernels of the same file call, into each of them.
+    """Compile a part that rounds into each kernel of the same file that calls it.
 
     Else a process that compiles would run one copy of it, and a process that reads what was compiled before another
     one, which was optimised once more, and rounds otherwise.

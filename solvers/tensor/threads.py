@@ -21,7 +21,7 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 from solvers.errors import InvalidInput
 
 # Of a thread's share of the work: what it takes at first, and then.
-EIGHTHS = (6, 2)
+QUARTERS = (3, 1)
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -88,8 +88,8 @@ def shrinking_slabs(length: int, threads: int, unit: int) -> Iterator[slice]:
 
     Large ones waste least at their edges; with small ones at the end, no thread waits long for the last.
     """
-    shares = accumulate(share for share in EIGHTHS for _ in range(threads))
-    edges = {min(length, round(length * share / (8 * threads * unit)) * unit) for share in shares}
+    shares = accumulate(share for share in QUARTERS for _ in range(threads))
+    edges = {min(length, round(length * share / (4 * threads * unit)) * unit) for share in shares}
     return (slice(start, stop) for start, stop in pairwise(sorted(edges | {0, length})))
 
 
@@ -116,10 +116,11 @@ class Affinity:
             return
         self._placed = core, count
         cores = os.sched_getaffinity(0)
-        if core in cores and count < len(cores):
-            with suppress(OSError):  # refused in a sandbox, or the cores have changed
-                for thread in self._threads[:count]:
-                    os.sched_setaffinity(thread, cores - {core})
+        if count < len(cores):  # else some thread has to share a core, and may find out which
+            cores -= {core}
+        with suppress(OSError):  # refused in a sandbox, or the cores have changed
+            for thread in self._threads[:count]:
+                os.sched_setaffinity(thread, cores)
 
 
 @cache

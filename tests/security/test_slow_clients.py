@@ -1,5 +1,6 @@
 """A client that does not send or does not read holds nothing for long, and one that merely takes its time is served."""
 
+import hashlib
 import itertools
 import json
 import os
@@ -14,9 +15,11 @@ import numpy as np
 import pytest
 
 from app.server.connection import LARGE_BODY
+from app.streaming.upload import CHUNK
 from tests.support.api import Api, http_client, npy, planted, running_api, submit, upload
 from tests.support.raw_http import connected, exchanged, until_closed
 from tests.support.stack import embedded_redis, wait_for
+from worker.store.uploads import LocalUpload
 
 SLOW = 0.5
 MEGABYTES = 64
@@ -89,9 +92,28 @@ def test_a_body_that_drips_is_refused_and_leaves_nothing(running: Api, path: str
     wait_for(lambda: not list(uploads.iterdir()), 5, "the begun upload to go")
 
 
+def test_a_connection_is_closed_when_nothing_follows_a_refused_body(running: Api) -> None:
+    with connected(running) as connection:
+        connection.sendall(b"POST /v1/nothing HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\n")
+        wait_for(lambda: b"404" in connection.recv(1 << 16, socket.MSG_PEEK), 5, "the refusal")
+        connection.sendall(b"body.")
+        assert b"404" in until_closed(connection)
+
+
 @pytest.mark.parametrize("side", [40, 52], ids=["chunked", "large"])
-def test_a_slow_but_steady_upload_arrives(running: Api, caller: httpx.Client, side: int) -> None:
-    content = npy(planted(side, side, side))
+def test_a_slow_but_steady_upload_arrives(
+    running: Api, caller: httpx.Client, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written as it comes, so that it holds its reservation."""
+    content, write = npy(planted(side, side, side)), LocalUpload.write
+    writes: list[int] = []
+
+    def count_and_write(upload: LocalUpload, chunk: memoryview) -> None:
+        writes.append(len(chunk))
+        write(upload, chunk)
+
+    monkeypatch.setattr(LocalUpload, "write", count_and_write)
+    monkeypatch.setattr("app.streaming.upload.RENEWAL_SECONDS", SLOW / 2)
 
     def steady() -> Iterator[bytes]:
         piece = 64 << 10
@@ -102,7 +124,9 @@ def test_a_slow_but_steady_upload_arrives(running: Api, caller: httpx.Client, si
     headers = {"Content-Length": str(len(content))} if len(content) >= LARGE_BODY else {}  # else it is chunked
     answer = caller.post("/v1/tensors", content=steady(), headers=headers)
     assert answer.status_code == 201
+    assert answer.json()["sha256"] == hashlib.sha256(content).hexdigest()
     assert answer.elapsed.total_seconds() > SLOW
+    assert len(writes) > 1 + len(content) // CHUNK
 
 
 def test_a_reader_that_does_not_read_is_cut_off(running: Api, caller: httpx.Client) -> None:

@@ -23,8 +23,8 @@ from worker.store.verification import FileIdentity, Verified
 
 # A smaller chunk is hashed sooner than a thread is woken.
 LARGE_CHUNK = 1 << 18
-# Bytes per write. What is written at once, the system also caches as one; blocks of 2 MB a virtual machine gives back
-# to its host once they are free, and to fetch them again took longer than all the rest of a write.
+# Bytes per write. The system caches what is written at once as one block. A virtual machine gives blocks of 2 MB back
+# to its host once they are free, and fetching them again took longer than all the rest of a write.
 WRITE_BYTES = 1 << 18
 # Bytes between two requests to begin writing to the disk.
 WRITE_BACK_BYTES = 1 << 24

@@ -65,7 +65,7 @@ class InDoublePrecision:
         partials.load(dtype)
 
     def contract_partial(self, partial: Array, weights: Array, away_first: bool) -> Array:
-        weights = _writeable(weights)
+        weights = _for_kernels(weights)
         contract = self._partials.contract_first if away_first else self._partials.contract_second
         rest = np.empty((partial.shape[1 if away_first else 0], weights.shape[1]))
         self._threads.each(
@@ -75,7 +75,7 @@ class InDoublePrecision:
         return rest
 
     def row_products(self, factors: Sequence[Array]) -> Array:
-        product, *others = map(_writeable, factors)
+        product, *others = map(_for_kernels, factors)
         for A in others:
             product = self._times_rows(product, A)
         return product
@@ -226,7 +226,7 @@ def _address(slab: Slab, place: Place) -> tuple[int, int, int]:
     return slab.entries.ctypes.data + offset * slab.entries.itemsize, rows * columns, columns
 
 
-def _writeable(A: Array) -> Array:
+def _for_kernels(A: Array) -> Array:
     """The same in C order, and not read-only: for such arrays kernels would be compiled once more."""
     return A if A.flags.c_contiguous and A.flags.writeable else A.copy()
 

@@ -1,9 +1,14 @@
 """What the registry promises of every method, with every option that changes its path."""
 
+from typing import Literal
+
 import numpy as np
 import pytest
 
 from solvers import METHODS, Settings, State, sweeps
+from solvers.block import Block, Memory
+from solvers.methods import Method
+from solvers.tensor.threads import Threads
 from tests.solvers.literal import objective, relative_error
 from tests.solvers.problems import (
     VARIANTS,
@@ -32,6 +37,25 @@ def test_factors_are_nonnegative_and_everything_is_finite(variant: Variant) -> N
         assert np.isfinite(A).all()
         assert (A >= 0).all()
     assert np.isfinite([*result.history.objective, *result.history.relative_error, *result.weights]).all()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("rows", [1, 70])
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_a_method_changes_no_array_that_it_was_given(method: Method, rows: int, order: Literal["C", "F"]) -> None:
+    random = np.random.default_rng(rows)
+    B = random.random((9, 4))
+    A, M, Q, previous = (
+        np.asarray(given, order=order)
+        for given in (random.random((rows, 4)), random.random((rows, 4)) + 1, B.T @ B, random.random((rows, 4)))
+    )
+    given = [array.copy() for array in (A, M, Q, previous)]
+    memory = Memory(previous, {"t": 2.0, "L": 1.0})
+    for normalise in (False, True):
+        for update in filter(None, (method.update, method.fallback)):
+            block = Block(Q, Q, M, 0.1, False, normalise, 0.9, passes=2, threads=Threads(1))
+            update(A, block, memory)
+    assert all(np.array_equal(now, before) for now, before in zip((A, M, Q, previous), given, strict=True))
 
 
 @variants
