@@ -1,5 +1,6 @@
 """All commands as one typer application, and what their failures look like."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from io import TextIOWrapper
@@ -72,13 +73,18 @@ def run(arguments: list[str]) -> int:
             stream.reconfigure(errors="replace")  # a terminal that lacks a letter gets a question mark
     app = application(arguments[:1] if arguments and arguments[0] in OWN else OWN)
     try:
-        return app(arguments, prog_name="ncp", standalone_mode=False) or 0
+        code: int = app(arguments, prog_name="ncp", standalone_mode=False) or 0
+        sys.stdout.flush()  # now, and not when Python ends, which would complain of a reader that has gone
+        return code
     except typer.TyperException as error:
         command = getattr(error, "ctx", None)  # a wrong option knows whose it was
         hint = f" (see {command.command_path} --help)" if command else ""
         return _refuse(error.format_message() + hint, error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         return _refuse("interrupted", jobs.INTERRUPTED)
+    except BrokenPipeError:  # of `ncp jobs | head`: it has read what it wanted
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except OSError as error:
         return _refuse(f"{error.filename}: {error.strerror}" if error.filename else error, REFUSED)
     except (NcpError, TypeError, ValueError) as error:

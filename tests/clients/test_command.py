@@ -169,10 +169,14 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_return(ncp: Any, lab: Cli
     ncp("cancel", job)
 
 
-def test_a_reader_that_goes_away_is_no_failure(ncp: Any) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at the end", "at once"])
+def test_a_reader_that_goes_away_is_no_failure(ncp: Any, unbuffered: str) -> None:
+    """Whether it is noticed when something is printed, or when the command ends and Python prints what it held."""
     ncp("submit", "x.npy", "--rank", 2)
-    command = f"{' '.join(NCP)} jobs | true"
-    ran = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    command, environment = f"{' '.join(NCP)} jobs | true", {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    ran = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
