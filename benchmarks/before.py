@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.convergence import NEAR
+from benchmarks.convergence import BETA, NEAR
 from benchmarks.report import markdown
 from benchmarks.tensors import BY_NAME
 
@@ -38,7 +38,6 @@ CONTESTANTS: dict[str, dict[str, Any]] = {
     # Its first phase ends where it would stop.
     "anls-bpp, auto": {"method": "anls-bpp", **FIELDS, "accelerate": "auto", "stop": SETTLED},
 }
-BETA = 0.5
 SPARSE_CONTESTANTS: dict[str, dict[str, Any]] = {
     "recommended": {},
     "of it, one start, nothing put back": {"starts": 1, "regrow": False},

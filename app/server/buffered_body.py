@@ -7,9 +7,8 @@ import httptools
 from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from app.streaming.body import Body
+from app.streaming.body import NO_BYTES, Body, move
 
-NO_BUFFER = memoryview(b"")
 # Of a body that nobody wants any more, received at once.
 DISCARD_BYTES = 64 << 10
 
@@ -30,7 +29,7 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
         self._left = length
         self._count = count
         self._parsed: memoryview | None = None  # of the first piece, which uvicorn received
-        self._unfilled = NO_BUFFER
+        self._unfilled = NO_BYTES
         self._filled = 0
         self._deadline = 0.0
 
@@ -38,7 +37,7 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
         if self._parsed is None:
             self._parsed = await self._receive_first()
         cycle, flow = self._cycle, self._connection.flow
-        self._filled = self._take_parsed(buffer, self._parsed)
+        self._filled, self._parsed = move(self._parsed, buffer)
         self._unfilled = buffer[self._filled :]
         self._deadline = self._connection.loop.time() + max_seconds
         try:
@@ -47,7 +46,7 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
                 await cycle.message_event.wait()
                 cycle.message_event.clear()
         finally:
-            self._unfilled = NO_BUFFER
+            self._unfilled = NO_BYTES
             if self._left:  # else the connection reads on
                 flow.pause_reading()
         if self._left and cycle.disconnected:
@@ -65,12 +64,6 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
             self._connection.flow.pause_reading()
             self._connection.transport.set_protocol(self)
         return piece
-
-    def _take_parsed(self, buffer: memoryview, parsed: memoryview) -> int:
-        taken = parsed[: len(buffer)]
-        buffer[: len(taken)] = taken
-        self._parsed = parsed[len(taken) :] or NO_BUFFER  # an empty part of it would keep all of it
-        return len(taken)
 
     # Called by the transport
 
@@ -91,7 +84,7 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
         elif not self._cycle.response_complete and (
             not self._unfilled or self._connection.loop.time() > self._deadline
         ):
-            self._unfilled = NO_BUFFER
+            self._unfilled = NO_BYTES
             self._connection.flow.pause_reading()
             self._cycle.message_event.set()
 

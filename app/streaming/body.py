@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 # Of the ASGI scope: the body of a request whose server can put it into the reader's buffers without a copy.
 EXTENSION = "ncp.body"
+NO_BYTES = memoryview(b"")
 
 
 class Body(ABC):
@@ -27,24 +28,25 @@ class GatheredBody(Body):
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         self._pieces = pieces
-        self._rest = memoryview(b"")  # of the last piece
+        self._rest = NO_BYTES  # of the last piece
 
     async def read_into(self, buffer: memoryview, max_seconds: float) -> int:
-        filled = self._move_rest(buffer)
+        filled, self._rest = move(self._rest, buffer)
         until = time.monotonic() + max_seconds
         while filled < len(buffer) and not (filled and time.monotonic() > until):
             piece = await anext(self._pieces, None)
             if piece is None:
                 break
-            self._rest = memoryview(piece)
-            filled += self._move_rest(buffer[filled:])
+            moved, self._rest = move(memoryview(piece), buffer[filled:])
+            filled += moved
         return filled
 
-    def _move_rest(self, buffer: memoryview) -> int:
-        moved = self._rest[: len(buffer)]
-        buffer[: len(moved)] = moved
-        self._rest = self._rest[len(moved) :]
-        return len(moved)
+
+def move(piece: memoryview, buffer: memoryview) -> tuple[int, memoryview]:
+    """Copy as much of a piece as fits into the buffer; how many bytes those are, and the rest of the piece."""
+    count = min(len(piece), len(buffer))
+    buffer[:count] = piece[:count]
+    return count, piece[count:] or NO_BYTES  # an empty part of it would keep all of it
 
 
 def raw_body(request: Request) -> Body | None:
