@@ -2,15 +2,16 @@
 
     python -m benchmarks [W3 W4 E3 E4] [--rounds 20] [--seconds 8] [--seeds 5]
 
-The tables are printed and written to benchmarks/results.md.
+The tables are printed and written to benchmarks/results.md, each as soon as it is there.
 """
 
 import argparse
 from collections import ChainMap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks import acceleration, convergence, footprint, report, sweeps
-from benchmarks.tensors import BY_NAME
+from benchmarks.tensors import BY_NAME, Case
 
 RESULTS = Path(__file__).with_name("results.md")
 SPARSE = ("W3", "W4")
@@ -26,19 +27,23 @@ def main() -> None:
     if unknown := set(asked.tensors) - set(BY_NAME):
         parser.error(f"unknown tensor {', '.join(unknown)}; choose from {', '.join(BY_NAME)}")
     cases = [BY_NAME[name] for name in asked.tensors or BY_NAME]
-    sparse = [case for case in cases if case.name in SPARSE]
-    sections = [report.sweep_table({case.name: sweeps.measure(case, asked.rounds) for case in cases})]
-    sections.append(report.memory_table({case.name: footprint.extra_megabytes(case) for case in cases}))
-    if asked.seconds > 0:
-        errors = {case.name: convergence.to_relative_error(case, asked.seconds) for case in cases}
-        objectives = {case.name: convergence.to_objective(case, 2 * asked.seconds) for case in sparse}
-        sections += [report.error_table(errors), report.objective_table(objectives)]
-    if asked.seeds > 0:
-        gains = [acceleration.measure(case, asked.seeds, seconds=30) for case in cases]
-        sections.append(report.gain_table(dict(ChainMap(*reversed(gains)))))
-    text = "\n\n".join([report.title(), *sections]) + "\n"
+    text = report.title()
+    for section in sections(cases, asked.rounds, asked.seconds, asked.seeds):
+        text += f"\n\n{section}"
+        RESULTS.write_text(f"{text}\n")
     print(text)
-    RESULTS.write_text(text)
+
+
+def sections(cases: Sequence[Case], rounds: int, seconds: float, seeds: int) -> Iterator[str]:
+    yield report.sweep_table({case.name: sweeps.measure(case, rounds) for case in cases})
+    yield report.memory_table({case.name: footprint.extra_megabytes(case) for case in cases})
+    if seconds > 0:
+        yield report.error_table({case.name: convergence.to_relative_error(case, seconds) for case in cases})
+        sparse = [case for case in cases if case.name in SPARSE]
+        yield report.objective_table({case.name: convergence.to_objective(case, 2 * seconds) for case in sparse})
+    if seeds > 0:
+        gains = [acceleration.measure(case, seeds, seconds=30) for case in cases]
+        yield report.gain_table(dict(ChainMap(*reversed(gains))))
 
 
 if __name__ == "__main__":

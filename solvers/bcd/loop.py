@@ -221,6 +221,10 @@ def _weights(
 
 def _compile(X: Tensor, problem: Problem, pool: Threads) -> None:
     """Update a 1 × 1 factor of the first and of the last mode, so that the clock never counts a compiler."""
+    from solvers.kernels.factors import load  # numba, see methods/hals.py
+
+    for dtype in (np.dtype(np.float64), np.dtype(np.float32)):
+        load(dtype)
     one = np.ones((1, 1))
     rows = one if X.observed.count is None else one[None]
     for mode in (problem.free[0], problem.free[-1]):

@@ -35,17 +35,16 @@ FAINT = 1e-20
 
 def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
     """Scales of the factors of all free modes; their product is 1, and all are 1 for a component that has vanished."""
-    exact = [A.astype(np.float64, copy=False) for A in factors]
-    scales = np.ones((len(exact), exact[0].shape[1]))
+    scales = np.ones((len(factors), factors[0].shape[1]))
     alpha, beta = (np.array([weights[mode] for mode in problem.free]) for weights in (problem.alpha, problem.beta))
     if not (alpha + beta).all():  # all scale would move to the mode without a penalty, without end
         return scales
-    squares = np.array([np.square(A).sum(axis=0) for A in exact])
+    squares, sums = np.stack([_squares_and_sums(A) for A in factors], axis=1)
     alive = (squares > VANISHED).all(axis=0)
     if not problem.squared or not (beta.any() or problem.is_of_format_1):  # without β both penalties are the same
-        sums = np.array([A.sum(axis=0) for A in exact])
         scales[:, alive] = _balance(alpha[:, None] * squares[:, alive], beta[:, None] * sums[:, alive])
         return scales
+    exact = [A.astype(np.float64, copy=False) for A in factors]
     rows = [A.sum(axis=1) for A in exact]
     for r in np.flatnonzero(alive):
         others = np.array([A[:, r] @ (row - A[:, r]) for A, row in zip(exact, rows, strict=True)])
@@ -53,6 +52,16 @@ def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
         rows = [row + (s - 1) * A[:, r] for A, row, s in zip(exact, rows, scale, strict=True)]
         scales[:, r] = scale
     return scales
+
+
+def _squares_and_sums(A: Array) -> Float64:
+    """Of every column, 2 × R. A single one is added up in pairs by numpy, and so it was in runs of format 1."""
+    from solvers.kernels.factors import squares_and_sums  # numba, see methods/hals.py
+
+    if A.shape[1] > 1:
+        return squares_and_sums(np.ascontiguousarray(A))
+    exact = A.astype(np.float64, copy=False)
+    return np.array([np.square(exact).sum(axis=0), exact.sum(axis=0)])
 
 
 def scales_after_sweep(problem: Problem, factors: Sequence[Array], sizes: Sequence[Float64]) -> Float64 | None:

@@ -45,7 +45,7 @@ class Search:
     stage: Stage = "coarse"
     start: int = 1  # the one under way, from 1
     begun: int = 0  # iterations before the stretch under way
-    regrown: int = 0  # times that components were put back in this stage
+    regrown: int = 0  # times that components were put back in this stage; where that was in vain, as often as they may
     rounds: int = 0  # times that it was tried in this start; makes the random numbers
     pending: Pending | None = "start"
     outcomes: tuple[StartOutcome, ...] = ()

@@ -94,9 +94,17 @@ def _extrapolated(problem: Problem, state: State) -> tuple[Array, ...] | None:
     if not problem.extrapolates or previous is None:
         return None
     return tuple(
-        np.maximum(0, A + A.dtype.type(weight) * (A - before)) if mode in problem.free else A
+        _carried_on(A, before, weight) if mode in problem.free else A
         for mode, (A, before) in enumerate(zip(state.factors, previous, strict=True))
     )
+
+
+def _carried_on(A: Array, before: Array, weight: float) -> Array:
+    from solvers.kernels.factors import carry_on  # numba, see methods/hals.py
+
+    beyond = np.empty(A.shape, A.dtype)
+    carry_on(np.ascontiguousarray(A), np.ascontiguousarray(before), A.dtype.type(weight), beyond)
+    return beyond
 
 
 def _next_momentum(problem: Problem, state: State, went_beyond: bool, rose: bool) -> Momentum:

@@ -13,10 +13,19 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 def compiled(kernel: Kernel) -> Kernel:
     """Compile on the first call, without the interpreter's lock; keep the machine code where a folder allows it."""
+    return _compiled(kernel, REORDERED)
+
+
+def as_written(kernel: Kernel) -> Kernel:
+    """The same, every operation rounded by itself and in its turn, as numpy does."""
+    return _compiled(kernel, set())
+
+
+def _compiled(kernel: Kernel, liberties: set[str]) -> Kernel:
     try:
-        return cast(Kernel, njit(nogil=True, cache=True, fastmath=REORDERED)(kernel))
+        return cast(Kernel, njit(nogil=True, cache=True, fastmath=liberties)(kernel))
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
-        return cast(Kernel, njit(nogil=True, fastmath=REORDERED)(kernel))
+        return cast(Kernel, njit(nogil=True, fastmath=liberties)(kernel))
 
 
 def inlined(part: Kernel) -> Kernel:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from solvers.bcd.objective import Score, measure_from_scratch
 from solvers.bcd.problem import Problem
@@ -63,7 +64,7 @@ def regrow(
     the model is zero. There it is fitted well: zero is the global minimum if and only if no single component lowers O.
     `key` makes the random numbers.
     """
-    dead = weights(factors) <= DEAD_SHARE * X.norm
+    dead = lost(X, factors)
     count = int(dead.sum())
     if count == 0:
         return None
@@ -82,6 +83,12 @@ def regrow(
         if score.objective < objective:
             return Grown(filled, score)
     return None
+
+
+def lost(X: TensorLike, factors: Sequence[Array]) -> NDArray[np.bool_]:
+    """Which components are dead."""
+    is_dead: NDArray[np.bool_] = weights(factors) <= DEAD_SHARE * X.norm
+    return is_dead
 
 
 def largest_useful_beta(X: TensorLike, problem: Problem, threads: Threads) -> float:

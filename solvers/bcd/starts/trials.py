@@ -13,7 +13,7 @@ from typing import NamedTuple
 from solvers.bcd.problem import Problem
 from solvers.bcd.search import Candidate, Search, Stage, StartOutcome
 from solvers.bcd.starts.initial import is_from_singular_vectors, starting_factors
-from solvers.bcd.starts.regrow import regrow
+from solvers.bcd.starts.regrow import lost, regrow
 from solvers.bcd.state import Momentum, State
 from solvers.bcd.stopping import has_flattened, limit_reached
 from solvers.block import Memory
@@ -114,12 +114,15 @@ def proceed(X: TensorLike, problem: Problem, state: State, noise: float, threads
             return state
     most = FINAL_REGROWS if search.stage == "final" else STRETCHES[search.stage].regrows
     if search.regrow and search.regrown < most:
-        tried = replace(state, search=replace(search, rounds=search.rounds + 1))
         key, thorough = (search.start, search.rounds), search.stage == "final"
         grown = regrow(X, problem, state.factors, state.objective, key, threads, thorough)
+        search = replace(search, rounds=search.rounds + 1)
         if grown is not None:
+            tried = replace(state, search=search)
             return _regrown(tried, grown.factors, grown.score.objective, grown.score.relative_error)
-        state, search = tried, replace(search, rounds=search.rounds + 1)
+        if lost(X, state.factors).any():  # in vain; nor will it pay at the end of the exact sweeps that may follow
+            search = replace(search, regrown=most)
+        state = replace(state, search=search)
     return state if search.stage == "final" else replace(state, search=_next(state, search))
 
 

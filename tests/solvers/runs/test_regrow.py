@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers import Settings, Stop, solve, synthetic
+from solvers import Result, Settings, Stop, solve, sweeps, synthetic
 from solvers.bcd.objective import measure_from_scratch
 from solvers.bcd.starts.regrow import regrow
 from solvers.bcd.weights import beta_for
@@ -122,3 +122,14 @@ def test_given_factors_are_the_callers_choice() -> None:
     asked = solve(X, Settings.recommended(6, beta=0.05, regrow=True), initial=initial)
     assert asked.nonzero_components.all_modes == 6
     assert asked.objective < kept.objective
+
+
+def test_what_was_in_vain_on_the_compressed_tensor_is_not_tried_on_the_whole_one() -> None:
+    """It would take longer than the few exact sweeps that are left."""
+    asked = Settings.recommended(9, beta=0.3, starts=1, accelerate="compress")
+    states = list(sweeps(X, asked, threads=1))
+    tried = [state.search.rounds for state in states if state.search is not None and state.phase == "exact"]
+    assert len(tried) > 1
+    assert tried[0] > 0
+    assert len(set(tried)) == 1
+    assert 0 < Result.of(states[-1]).nonzero_components.all_modes < 9
