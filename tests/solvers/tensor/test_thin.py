@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from llvmlite import binding, ir
 
 from solvers import Settings, solve, synthetic
-from solvers.tensor.contraction import Blocks, Slab, Split, block_sizes
+from solvers.tensor.contraction import Blocks, Place, Slab, Split, block_sizes, lengths_of, shifted
 from solvers.tensor.products import LINE, Array, aligned, khatri_rao
 from solvers.tensor.thin import file_entries, kernel, products
 from solvers.tensor.thin.file_entries import slab_places
@@ -92,11 +92,10 @@ def test_the_products_are_their_definition_and_no_cut_shows_in_their_bits(
 def in_slabs(most: int) -> Any:
     """`_each_slab` as for a file, with slabs of other sizes and without the file."""
 
-    def each(self: ThinProducts, work: Any) -> None:
-        shape: Any = self._entries.shape
-        for place in slab_places(shape, most):
-            part = np.ascontiguousarray(self._entries[place])
-            work(Slab(place, part))
+    def each(self: ThinProducts, work: Any, whole: Place) -> None:
+        for cut in slab_places(lengths_of(whole), most):
+            place: Any = tuple(map(shifted, cut, whole))
+            work(Slab(place, np.ascontiguousarray(self._entries[place])), place)
 
     return each
 
