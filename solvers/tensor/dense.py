@@ -16,7 +16,7 @@ from solvers.tensor.missing.observed import products_over_observed
 from solvers.tensor.products import Array, Float64, KhatriRao, padded
 from solvers.tensor.protocol import Modes, Observed
 from solvers.tensor.scan import Tell
-from solvers.tensor.thin.file_entries import SLAB_BYTES, FileEntries, MatrixTile, matrix_tiles, slab_entries
+from solvers.tensor.thin.file_entries import FileEntries, MatrixTile, matrix_tiles, slab_entries
 from solvers.tensor.thin.products import ProductsOf
 from solvers.tensor.threads import Threads, slabs
 from solvers.tensor.tree import DimensionTree
@@ -26,7 +26,7 @@ TILE = 1 << 16
 # Groups of tiles, each summed by one thread at a time.
 GROUPS = 16
 # A tensor of more entries may lie in a file larger than memory. There a mode that no slab has all of is unfolded by two
-# products, if it is so many times longer than what it is multiplied by: then what lies between is small beside it.
+# products, if it is so many times longer than what it is multiplied by.
 MANY_ENTRIES, LONG_MODE = 1 << 24, 4
 # Of an entry in single precision.
 SINGLE_BYTES = 4
@@ -189,8 +189,8 @@ class Tensor(DimensionTree):
                 tiles = _tiles(place)
                 groups = max(2, min(GROUPS, self.stored.size // (4 * V[mode].size)))  # each holds a result for the mode
                 items += [(mode, slab, tiles[group]) for group in slabs(len(tiles), groups)]
-            results = sum(V[mode].nbytes for mode, *_ in items)
-            at_once = max(self._threads.count, SLAB_BYTES * len(items) // results)  # hold results of a slab's size
+            most, results = slab_entries(np.dtype(np.float64)), sum(V[mode].size for mode, *_ in items)
+            at_once = max(self._threads.count, most * len(items) // results)  # as many as hold about a slab
             for first in range(0, len(items), at_once):
                 batch = items[first : first + at_once]
                 for (mode, *_), part in zip(batch, self._threads.each(partial, batch), strict=True):
