@@ -13,7 +13,7 @@ from solvers.diagnostics import LARGEST_CORE
 from solvers.settings import Settings
 from solvers.tensor.compressed import sketch_bytes
 from solvers.tensor.contraction import best_split, block_sizes, split_point
-from solvers.tensor.dense import GROUPS, LONG_MODE, MANY_ENTRIES, SINGLE_BYTES, TILE
+from solvers.tensor.dense import GROUPS, MANY_ENTRIES, SINGLE_BYTES, TILE
 from solvers.tensor.missing.masked import TILE as MASKED_TILE
 from solvers.tensor.missing.pattern import LONGEST_LIST
 from solvers.tensor.products import HELD
@@ -67,8 +67,8 @@ def estimate_memory(
     vectors = (
         (GROUPS + 8) * max(tensor.shape) * (settings.rank + SVD_OVERSAMPLES) * 8 if settings.init == "nndsvd" else 0
     )
-    if vectors and tensor.size > MANY_ENTRIES:  # what lies between the two products of the slowest mode
-        vectors += 2 * tensor.size // LONG_MODE * 8
+    if vectors and tensor.size > MANY_ENTRIES:  # a part of what lies between two products of a long mode
+        vectors += 2 * SLAB_BYTES
     # The diagnostics begin when all that is gone; their products of factors and their tiles are no larger. They add
     # sums and places of either half of the modes, sums and a core per part, in double precision.
     sums = (2 * sum(halves) + GROUPS * min(max(halves), TILE)) * 8

@@ -32,6 +32,18 @@ class Slab(NamedTuple):
     entries: Array
 
 
+def whole_of(entries: Array) -> Place:
+    """Where all of before × inner × after entries are."""
+    before, inner, after = entries.shape
+    return slice(0, before), slice(0, inner), slice(0, after)
+
+
+def lengths_of(place: Place) -> tuple[int, int, int]:
+    """How many entries a place has before, inside and after."""
+    before, inner, after = (part.stop - part.start for part in place)
+    return before, inner, after
+
+
 def corner(slab: Slab, place: Place) -> tuple[int, int, int]:
     """Where a place begins in the slab."""
     before, inner, after = (part.start - whole.start for part, whole in zip(place, slab.place, strict=True))

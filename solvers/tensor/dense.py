@@ -26,7 +26,7 @@ TILE = 1 << 16
 # Groups of tiles, each summed by one thread at a time.
 GROUPS = 16
 # A tensor of more entries may lie in a file larger than memory. There a mode that no slab has all of is unfolded by two
-# products, if it is so many times longer than what it is multiplied by: then what lies between is small beside it.
+# products, if it is so many times longer than what it is multiplied by.
 MANY_ENTRIES, LONG_MODE = 1 << 24, 4
 # Of an entry in single precision.
 SINGLE_BYTES = 4
@@ -189,21 +189,28 @@ class Tensor(DimensionTree):
                 tiles = _tiles(place)
                 groups = max(2, min(GROUPS, self.stored.size // (4 * V[mode].size)))  # each holds a result for the mode
                 items += [(mode, slab, tiles[group]) for group in slabs(len(tiles), groups)]
-            for (mode, *_), part in zip(items, self._threads.each(partial, items), strict=True):
-                found[mode] = found[mode].plus(part) if mode in found else part
+            most, results = slab_entries(np.dtype(np.float64)), sum(V[mode].size for mode, *_ in items)
+            at_once = max(self._threads.count, most * len(items) // results)  # as many as hold about a slab
+            for first in range(0, len(items), at_once):
+                batch = items[first : first + at_once]
+                for (mode, *_), part in zip(batch, self._threads.each(partial, batch), strict=True):
+                    found[mode] = found[mode].plus(part) if mode in found else part
         return found
 
     def _unfolded_twice(self, blocks: Blocks, V: Float64) -> Unfolded:
-        """The same for a mode whose tiles would lie scattered: XᵀV is held, and X is read in order, twice."""
+        """The same for a mode whose tiles would lie scattered: XᵀV is held in parts, and X is read in order, twice."""
         products = self.products_of(blocks, self._threads)
-        right = products.contract_inner(padded(V.astype(self.dtype), products.unit))
         positive, negative = np.zeros(V.shape[1]), np.zeros(V.shape[1])
-        for part in slabs(len(right), -(-right.size // TILE)):
-            some = right[part, : V.shape[1]].astype(np.float64)
-            positive += np.square(np.maximum(some, 0)).sum(axis=0)
-            negative += np.square(np.minimum(some, 0)).sum(axis=0)
-        product = products.contract_outer(right)[:, : V.shape[1]].astype(np.float64)
-        return Unfolded(product, positive, negative)
+
+        def add_squares(right: Array) -> None:
+            nonlocal positive, negative
+            for part in slabs(len(right), -(-right.size // TILE)):
+                some = right[part, : V.shape[1]].astype(np.float64)
+                positive += np.square(np.maximum(some, 0)).sum(axis=0)
+                negative += np.square(np.minimum(some, 0)).sum(axis=0)
+
+        product = products.contract_both(padded(V.astype(self.dtype), products.unit), add_squares)
+        return Unfolded(product[:, : V.shape[1]].astype(np.float64), positive, negative)
 
 
 def _tiles(place: Place) -> list[Place]:

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.contraction import SMALL, Split
+from solvers.tensor.contraction import SMALL, Split, whole_of
 from solvers.tensor.missing.masked import Mask, MaskedBlocks, cuts
 from solvers.tensor.products import Array
 from solvers.tensor.thin.file_entries import FileEntries, slabs_in_turn
@@ -36,8 +36,8 @@ class BitProducts(InDoublePrecision):
         before, inner, after = ones.shape
         inner_bits = np.zeros((before, after, 4 * -(-inner // WORD)), np.uint8)
         after_bits = np.zeros((before, inner, 4 * -(-after // WORD)), np.uint8)
-        for slab in slabs_in_turn(ones.entries, FileEntries.of(ones.entries)):  # cut at multiples of 8, too
-            blocks, rows, columns = slab.place
+        read = slabs_in_turn(ones.entries, FileEntries.of(ones.entries), whole_of(ones.entries))
+        for slab, (blocks, rows, columns) in read:  # cut at multiples of 8, too
             for b, i, a in product(cuts(blocks, 1), cuts(rows, PACKED), cuts(columns, PACKED)):
                 seen = ones.tile((b, i, a), slab)[0] > 0
                 bits = np.packbits(seen, axis=0, bitorder="little").T, np.packbits(seen, axis=1, bitorder="little")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.contraction import Place, Slab
+from solvers.tensor.contraction import Place, Slab, lengths_of, shifted, whole_of
 from solvers.tensor.products import Array
 from solvers.tensor.threads import slabs
 
@@ -69,13 +69,12 @@ class FileEntries:
         offset = owner.offset + entries.ctypes.data - owner.ctypes.data
         return cls(os.fspath(owner.filename), offset, entries.dtype, entries.nbytes > memory)
 
-    def slabs(self, shape: tuple[int, int, int], places: Sequence[Place] | None = None) -> Iterator[Slab]:
-        """Slabs of before × inner × after, at these places or all; the entries of one hold until the next is asked for.
+    def slabs(self, shape: tuple[int, int, int], places: Sequence[Place]) -> Iterator[Slab]:
+        """Slabs of before × inner × after, at these places; the entries of one hold until the next is asked for.
 
         A place has whole rows of one block, whole blocks, or some columns of some rows.
         """
         _, inner, after = shape
-        places = list(slab_places(shape, slab_entries(self._dtype))) if places is None else places
         parts = []
         for place in places:
             blocks, rows, columns = place
@@ -84,7 +83,7 @@ class FileEntries:
             else:  # one block or whole ones: side by side in the file
                 runs = product((blocks.start,), (rows.start,))
             starts = [(b * inner + i) * after + columns.start for b, i in runs]
-            parts.append(_Part(tuple(part.stop - part.start for part in place), starts))
+            parts.append(_Part(lengths_of(place), starts))
         return map(Slab, places, self._read(parts))
 
     def stretches(self, cuts: Sequence[slice]) -> Iterator[Array]:
@@ -116,12 +115,15 @@ class FileEntries:
                 yield self._buffers[turn % 2][: math.prod(part.shape)].reshape(part.shape)
 
 
-def slabs_in_turn(entries: Array, file: FileEntries | None) -> Iterator[Slab]:
-    """Every slab of before × inner × after entries that lie in a file; all of them at once of an array."""
-    before, inner, after = entries.shape
-    if file is not None:
-        return file.slabs((before, inner, after))
-    return iter([Slab((slice(0, before), slice(0, inner), slice(0, after)), entries)])
+def slabs_in_turn(entries: Array, file: FileEntries | None, part: Place) -> Iterator[tuple[Slab, Place]]:
+    """Slabs of before × inner × after entries, and what each has of a part of them: one slab has all of an array."""
+    whole = whole_of(entries)
+    if file is None:
+        return iter([(Slab(whole, entries), part)])
+    before, inner, after = lengths_of(part)
+    cuts = slab_places((before, inner, after), slab_entries(entries.dtype))
+    places = [(shifted(b, part[0]), shifted(i, part[1]), shifted(a, part[2])) for b, i, a in cuts]
+    return ((slab, slab.place) for slab in file.slabs(lengths_of(whole), places))
 
 
 def stretches(flat: NDArray[Any], cuts: Sequence[slice]) -> Iterator[tuple[range, NDArray[Any]]]:

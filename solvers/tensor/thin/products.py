@@ -4,15 +4,16 @@ In both, a result is summed over its blocks in memory order, from slab to slab a
 bits depend on the shape and the number of columns alone.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from solvers.tensor.contraction import SMALL, Blocks, Matricization, Place, Slab, corner, shifted
+from solvers.tensor.contraction import SMALL, Blocks, Matricization, Place, Slab, corner, lengths_of, shifted, whole_of
 from solvers.tensor.products import Array, aligned, aligned_empty
-from solvers.tensor.thin.file_entries import FileEntries, slabs_in_turn
+from solvers.tensor.thin.file_entries import ALIGNED_COLUMNS, FileEntries, slab_entries, slab_places, slabs_in_turn
 from solvers.tensor.threads import Threads, shrinking_slabs, slabs
 
 # A result with fewer rows than this is summed in sections, so that threads have something to share.
@@ -34,6 +35,9 @@ class Products(Protocol):
     def contract_outer(self, weights: Array) -> Array:
         """Σ over the outer modes; weights is (before · after) × R, the result inner × R."""
 
+    def contract_both(self, weights: Array, hear: Callable[[Array], None]) -> Array:
+        """Σ over the outer modes of what `contract_inner` gives. `hear` gets that; if it is large, part by part."""
+
     def contract_partial(self, partial: Array, weights: Array, away_first: bool) -> Array:
         """Σ over the first or the second axis of a partial result; each component has weights of its own."""
 
@@ -51,7 +55,7 @@ def products_with(blocks: Blocks, threads: Threads) -> Products:
     return BlasProducts(blocks, threads) if VECTOR_BYTES is None else ThinProducts(blocks, threads)
 
 
-class InDoublePrecision:
+class InDoublePrecision(ABC):
     """Contractions inside a partial result, in double precision from there on."""
 
     rotates = True
@@ -63,6 +67,17 @@ class InDoublePrecision:
         self._threads = threads
         self.dtype = dtype
         partials.load(dtype)
+
+    @abstractmethod
+    def contract_inner(self, weights: Array) -> Array: ...
+
+    @abstractmethod
+    def contract_outer(self, weights: Array) -> Array: ...
+
+    def contract_both(self, weights: Array, hear: Callable[[Array], None]) -> Array:
+        kept = self.contract_inner(weights)
+        hear(kept)
+        return self.contract_outer(kept)
 
     def contract_partial(self, partial: Array, weights: Array, away_first: bool) -> Array:
         weights = _for_kernels(weights)
@@ -140,65 +155,93 @@ class ThinProducts(InDoublePrecision):
         kernel.load(blocks.dtype)
 
     def contract_inner(self, weights: Array) -> Array:
-        weights = aligned(weights, self.dtype)
+        return self._contract_inner(aligned(weights, self.dtype), whole_of(self._entries))
+
+    def contract_outer(self, weights: Array) -> Array:
+        sums = self._outer_sums(weights.shape[1])
+        self._contract_outer(aligned(weights, self.dtype), whole_of(self._entries), sums)
+        return total(sums)
+
+    def contract_both(self, weights: Array, hear: Callable[[Array], None]) -> Array:
+        """What is held between the products has about as many entries as a slab. No cut shows in the bits."""
+        weights, sums = aligned(weights, self.dtype), self._outer_sums(weights.shape[1])
+        before, inner, after = self._entries.shape
+        most = max(1, slab_entries(self.dtype) // weights.shape[1] // ALIGNED_COLUMNS) * ALIGNED_COLUMNS
+        for blocks, columns, _ in slab_places((before, after, 1), most):
+            part = blocks, slice(0, inner), columns
+            kept = self._contract_inner(weights, part)
+            hear(kept)
+            self._contract_outer(kept, part, sums)
+        return total(sums)
+
+    def _contract_inner(self, weights: Array, whole: Place) -> Array:
+        """For outer modes that lie side by side."""
         before, inner, after = self._entries.shape
         sections = self._sections(before * after, inner, self._kernel.ACROSS)
-        sums = _zeros((len(sections), before * after, weights.shape[1]), weights.dtype)
-        by_block = before >= 2 * self._threads.count
+        own_before, _, own_after = lengths_of(whole)
+        sums = _zeros((len(sections), own_before * own_after, weights.shape[1]), weights.dtype)
+        by_block = own_before >= 2 * self._threads.count
 
-        def work(slab: Slab) -> None:
-            blocks, rows, columns = slab.place
+        def work(slab: Slab, place: Place) -> None:
+            blocks, rows, columns = place
 
             def piece(item: tuple[int, slice]) -> None:
                 section, part = item
                 cut = _common(rows, sections[section])
                 b, a = (shifted(part, blocks), columns) if by_block else (blocks, shifted(part, columns))
                 if cut is not None:
-                    self._sum_across(slab, (b, cut, a), weights, sums[section])
+                    self._sum_across(slab, (b, cut, a), weights, sums[section], self._row(whole, b, a))
 
             if by_block:
                 self._share(piece, len(sections), blocks, unit=1)
             else:
                 self._share(piece, len(sections), columns, unit=self._kernel.ROWS)
 
-        self._each_slab(work)
+        self._each_slab(work, whole)
         return total(sums)
 
-    def contract_outer(self, weights: Array) -> Array:
-        weights = aligned(weights, self.dtype)
+    def _contract_outer(self, weights: Array, whole: Place, sums: Array) -> None:
+        """For outer modes that lie side by side, added to the sums of those before."""
         _, inner, after = self._entries.shape
         sections = self._sections(inner, after, self._kernel.ALONG)
-        sums = _zeros((len(sections), inner, weights.shape[1]), weights.dtype)
 
-        def work(slab: Slab) -> None:
-            blocks, rows, columns = slab.place
+        def work(slab: Slab, place: Place) -> None:
+            blocks, rows, columns = place
 
             def piece(item: tuple[int, slice]) -> None:
                 section, part = item
                 cut, rows_part = _common(columns, sections[section]), shifted(part, rows)
                 if cut is not None:
-                    self._sum_along(slab, (blocks, rows_part, cut), weights, sums[section, rows_part])
+                    out, row = sums[section, rows_part], self._row(whole, blocks, cut)
+                    self._sum_along(slab, (blocks, rows_part, cut), weights, row, out)
 
             self._share(piece, len(sections), rows, unit=self._kernel.ROWS)
 
-        self._each_slab(work)
-        return total(sums)
+        self._each_slab(work, whole)
 
-    def _sum_across(self, slab: Slab, place: Place, weights: Array, out: Array) -> None:
-        """Add the sums over the inner modes of a place in a slab to `out`, which is (before · after) × R."""
+    def _outer_sums(self, columns: int) -> Array:
+        _, inner, after = self._entries.shape
+        return _zeros((len(self._sections(inner, after, self._kernel.ALONG)), inner, columns), self.dtype)
+
+    def _row(self, whole: Place, blocks: slice, columns: slice) -> int:
+        """Of weights or results for the outer modes of a place, the one that belongs to these."""
+        row: int = (blocks.start - whole[0].start) * self._entries.shape[2] + columns.start - whole[2].start
+        return row
+
+    def _sum_across(self, slab: Slab, place: Place, weights: Array, out: Array, row: int) -> None:
+        """Add the sums over the inner modes of a place in a slab to `out`, from this row on."""
         (b, i, a), (address, block_step, row_step) = place, _address(slab, place)
         self._kernel.sum_across(
             address, a.stop - a.start, row_step, i.stop - i.start, b.stop - b.start, block_step,
-            weights, i.start, self.unit, out, b.start * self._entries.shape[2] + a.start, self._entries.shape[2],
+            weights, i.start, self.unit, out, row, self._entries.shape[2],
         )  # fmt: skip
 
-    def _sum_along(self, slab: Slab, place: Place, weights: Array, out: Array) -> None:
-        """Add the sums over the outer modes of a place in a slab to `out`, which has its inner rows."""
+    def _sum_along(self, slab: Slab, place: Place, weights: Array, row: int, out: Array) -> None:
+        """Add the sums over the outer modes of a place in a slab to `out`, with the weights from this row on."""
         (b, i, a), (address, block_step, row_step) = place, _address(slab, place)
         self._kernel.sum_along(
             address, i.stop - i.start, row_step, a.stop - a.start, b.stop - b.start, block_step,
-            weights, b.start * self._entries.shape[2] + a.start, self._entries.shape[2],
-            self._kernel.block_along(weights.shape[1]), self.unit, out,
+            weights, row, self._entries.shape[2], self._kernel.block_along(weights.shape[1]), self.unit, out,
         )  # fmt: skip
 
     def _sections(self, rows: int, depth: int, block: int) -> list[slice]:
@@ -214,9 +257,9 @@ class ThinProducts(InDoublePrecision):
         parts = [slice(0, count)] if alone else shrinking_slabs(count, self._threads.count, unit)
         self._threads.each(piece, product(range(sections), parts))
 
-    def _each_slab(self, work: Callable[[Slab], None]) -> None:
-        for slab in slabs_in_turn(self._entries, self._file):
-            work(slab)
+    def _each_slab(self, work: Callable[[Slab, Place], None], whole: Place) -> None:
+        for slab, place in slabs_in_turn(self._entries, self._file, whole):
+            work(slab, place)
 
 
 def _address(slab: Slab, place: Place) -> tuple[int, int, int]:

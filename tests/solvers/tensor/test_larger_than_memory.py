@@ -1,6 +1,7 @@
 """A file larger than memory is read in order and as seldom as can be, and gives the bits of an array in memory."""
 
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from solvers import Settings, diagnose, solve, synthetic
-from solvers.bcd.starts.initial import nndsvd
+from solvers.bcd.starts.initial import SVD_OVERSAMPLES, nndsvd
 from solvers.tensor import dense
 from solvers.tensor.compressed import compress
 from solvers.tensor.contraction import Blocks, Split
@@ -179,6 +180,30 @@ def test_singular_vectors_take_two_reads_per_product_of_the_slowest_mode_and_one
     mapped = saved(X, tmp_path)
     assert found(mapped, 2) == found(X, 1)
     assert sum(little_memory) == reads * X.nbytes
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_singular_vectors_take_a_few_slabs_and_factors(
+    order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is between two products of the slowest mode: here XᵀV would take a quarter of the tensor."""
+    monkeypatch.setattr(dense, "MANY_ENTRIES", 0)
+    monkeypatch.setattr(file_entries, "SLAB_BYTES", 1 << 18)
+    monkeypatch.setattr(file_entries, "READ_BYTES", 1 << 18)
+    lengths = (64, 300, 500)
+    shape = lengths if order == "C" else lengths[::-1]
+    mapped = saved(np.asarray(np.random.default_rng(0).random(shape), np.float32, order=order), tmp_path)
+    fallbacks = {mode: np.ones((length, 3)) for mode, length in enumerate(shape)}
+    with Threads(2) as pool:
+        whole = Tensor(mapped, 1.0, Positive(1.0, 1.0), pool)
+        whole.unfolded({0: np.ones((shape[0], 1))})  # what numba and BLAS load once is not this run's
+        tracemalloc.start()
+        nndsvd(whole.unfolded, fallbacks, np.random.default_rng(0))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    slabs, basis = 6 * file_entries.SLAB_BYTES, max(shape) * (3 + SVD_OVERSAMPLES) * 8
+    assert peak < slabs + (dense.GROUPS + 8) * basis + 4 * dense.TILE * 8 * 2 < mapped.nbytes / 4
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

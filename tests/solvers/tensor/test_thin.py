@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from llvmlite import binding, ir
 
 from solvers import Settings, solve, synthetic
-from solvers.tensor.contraction import Blocks, Slab, Split, block_sizes
+from solvers.tensor.contraction import Blocks, Place, Slab, Split, block_sizes, lengths_of, shifted
 from solvers.tensor.products import LINE, Array, aligned, khatri_rao
 from solvers.tensor.thin import file_entries, kernel, products
 from solvers.tensor.thin.file_entries import slab_places
@@ -44,10 +44,12 @@ def test_a_product_of_rows_is_that_of_one_row_of_each_factor(
     assert np.array_equal(found, khatri_rao(factors).T)
 
 
-def both(blocks: Blocks, threads: int, W: Array, V: Array) -> tuple[Array, Array]:
+def both(blocks: Blocks, threads: int, W: Array, V: Array) -> tuple[Array, Array, Array, Array]:
     with Threads(threads) as pool:
         thin = ThinProducts(blocks, pool)
-        return thin.contract_inner(W), thin.contract_outer(V)
+        heard = list[Array]()
+        twice = thin.contract_both(W, lambda part: heard.append(part.copy()))
+        return thin.contract_inner(W), thin.contract_outer(V), np.concatenate(heard), twice
 
 
 @settings(deadline=None, max_examples=60)
@@ -74,16 +76,21 @@ def test_the_products_are_their_definition_and_no_cut_shows_in_their_bits(
         whole = both(blocks, 1, W, V)
         shared = both(blocks, 3, W, V)
         patch.setattr(ThinProducts, "_each_slab", in_slabs(slab))
+        patch.setattr(products, "slab_entries", lambda dtype: slab)
         in_pieces = both(blocks, 2, W, V)
     entries = X.reshape(before, inner, after).astype(np.float64)
-    expected = (
-        np.einsum("mr,bma->bar", W, entries).reshape(-1, columns),
-        np.einsum("bar,bma->mr", V.reshape(before, after, -1), entries),
-    )
-    terms = (
-        np.einsum("mr,bma->bar", W, abs(entries)).max(),
-        np.einsum("bar,bma->mr", V.reshape(before, after, -1), abs(entries)).max(),
-    )
+
+    def defined(entries: Array) -> tuple[Array, Array, Array, Array]:
+        across = np.einsum("mr,bma->bar", W, entries)
+        along = np.einsum("bar,bma->mr", V.reshape(before, after, -1), entries)
+        return (
+            across.reshape(-1, columns),
+            along,
+            across.reshape(-1, columns),
+            np.einsum("bar,bma->mr", across, entries),
+        )
+
+    expected, terms = defined(entries), [product.max() for product in defined(abs(entries))]
     for one, several, cut, definition, size in zip(whole, shared, in_pieces, expected, terms, strict=True):
         assert one.tobytes() == several.tobytes() == cut.tobytes()
         np.testing.assert_allclose(one, definition, rtol=0, atol=TOLERANCE[dtype] * max(size, 1e-30))
@@ -92,11 +99,10 @@ def test_the_products_are_their_definition_and_no_cut_shows_in_their_bits(
 def in_slabs(most: int) -> Any:
     """`_each_slab` as for a file, with slabs of other sizes and without the file."""
 
-    def each(self: ThinProducts, work: Any) -> None:
-        shape: Any = self._entries.shape
-        for place in slab_places(shape, most):
-            part = np.ascontiguousarray(self._entries[place])
-            work(Slab(place, part))
+    def each(self: ThinProducts, work: Any, whole: Place) -> None:
+        for cut in slab_places(lengths_of(whole), most):
+            place: Any = tuple(map(shifted, cut, whole))
+            work(Slab(place, np.ascontiguousarray(self._entries[place])), place)
 
     return each
 
