@@ -17,13 +17,15 @@ from solvers.tensor.products import Array, Float64, aligned_empty, padded
 from solvers.tensor.protocol import Modes, Partial
 from solvers.tensor.scan import Tell
 from solvers.tensor.thin.products import Products
-from solvers.tensor.threads import Threads
+from solvers.tensor.threads import Threads, slabs
 
 # Vectors kept per mode beyond the rank, and subspace iterations: a random sketch alone was too coarse.
 OVERSAMPLES = 10
 SUBSPACE_ITERATIONS = 1
 # Columns of a sketch that are drawn before they are stored: so many lie in one line of the cache.
 DRAWN_TOGETHER = 8
+# Entries whose squares are summed at a time.
+SUMMED = 1 << 20
 # Products over all entries in one truncation.
 PRODUCTS = 2 + 2 * SUBSPACE_ITERATIONS
 # Beyond these it is not worthwhile: a sweep over fewer entries is quick anyway, a core of more than this share of the
@@ -42,11 +44,6 @@ class Compressed:
         self._core = core
         self._bases = [_in(core.dtype, bases.get(mode)) for mode in range(len(tensor.shape))]
         self._left_out = max(0.0, tensor.norm**2 - core.norm**2)
-
-    @property
-    def loss(self) -> float:
-        """The norm of what was left out, relative to the tensor's."""
-        return math.sqrt(self._left_out) / self.norm
 
     @property
     def cycle(self) -> Modes:
@@ -103,7 +100,6 @@ def compress(
     """
     random = np.random.default_rng(0)
     entries, bases = tensor.stored, dict[int, Array]()
-    small: Compressed | None = None
     axes = [axis for axis, mode in enumerate(tensor.modes) if mode in tensor.observed.constant]
     for axis in sorted(axes, key=lambda axis: -entries.shape[axis]):
         if entries.shape[axis] <= rank + OVERSAMPLES:
@@ -113,10 +109,17 @@ def compress(
         products = tensor.products_of(blocks, threads)
         heard = None if bases else tell
         bases[tensor.modes[axis]], entries = _truncated(entries, products, axis, rank + OVERSAMPLES, random, heard)
-        small = Compressed(tensor, _core(tensor, entries, threads, precise), bases)
-        if small.loss > largest_loss:
+        if _loss(tensor, entries) > largest_loss:
             return None
-    return small
+    return Compressed(tensor, _core(tensor, entries, threads, precise), bases) if bases else None
+
+
+def _loss(tensor: Tensor, core: Array) -> float:
+    """The norm of what a core leaves out, relative to the tensor's. It may be large yet: summed in pieces."""
+    flat = core.ravel()
+    parts = (flat[part].astype(np.float64, copy=False) for part in slabs(flat.size, -(-flat.size // SUMMED)))
+    kept = sum(float(part @ part) for part in parts)
+    return math.sqrt(max(0.0, tensor.norm**2 - kept)) / tensor.norm
 
 
 def _truncated(
