@@ -158,9 +158,10 @@ class Threads:
             work_through()
         finally:  # a thread that has not started yet is not needed; the others are waited for, whatever happened
             errors = [other.exception() for other in others if not other.cancel()]
+            del work, items  # a cancelled thread wakes later, and until then would hold the arrays that they know
         for error in filter(None, errors):
             raise error
-        return [outcomes[place] for place in range(len(items))]
+        return [outcomes.pop(place) for place in sorted(outcomes)]
 
     def __enter__(self) -> "Threads":
         return self
