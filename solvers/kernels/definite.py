@@ -40,7 +40,9 @@ class DefiniteQuadratic:
 
     def solve_rows(self, kernel: RowKernel, threads: Threads) -> Float64:
         """The minimiser over A ≥ 0, by a kernel for nonnegative least squares."""
-        return update_rows(kernel, LEAST_SQUARES_ROWS, self.start, self.C, self.Q, threads) / self.scale
+        rows = update_rows(kernel, LEAST_SQUARES_ROWS, self.start, self.C, self.Q, threads)
+        rows /= self.scale
+        return rows
 
 
 def make_definite(A: Float64, Q: Float64, C: Float64, singular: float = SINGULAR) -> DefiniteQuadratic:
