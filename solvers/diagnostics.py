@@ -195,6 +195,7 @@ def _residual_per_mode(
             np.square(entry, out=entry)
             row_sums[tile.rows.start - rows.start : tile.rows.stop - rows.start] = entry.sum(axis=1)
             column_sums += entry.sum(axis=0)
+            del entry  # before the next tile is read
         return _Residual(rows, columns, row_sums, column_sums, square, missing)
 
     for group in matrix_tiles(entries.matrix, TILE):
