@@ -136,7 +136,7 @@ def diagnose(
     check_shape_and_dtype(array)
     _check_factors(factors, array.shape)
     entries = Entries(array, None if mask is None else check_mask(mask, array.shape))
-    exact = [A.astype(np.float64) for A in factors]
+    exact = [A.astype(np.float64, copy=False) for A in factors]
     with Threads(threads) as pool, single_threaded_blas():
         found = _residual_per_mode(entries, exact, pool, cancelled)
         if found is None:
@@ -174,7 +174,10 @@ def _residual_per_mode(
 ) -> tuple[list[Float64], float, int] | None:
     """Squared residuals per index of every mode, the tensor's square, and how many entries are missing."""
     halves = [entries.modes[: entries.cut], entries.modes[entries.cut :]]
-    left, right = (KhatriRao([factors[mode] for mode in half]) for half in halves)
+    left, right = (
+        KhatriRao([factors[mode] for mode in half], used_once)
+        for half, used_once in zip(halves, (entries.matrix.shape[1] <= TILE, False), strict=True)
+    )
     by_row, by_column = (np.zeros(length) for length in entries.matrix.shape)
     square, missing = 0.0, 0
 
@@ -192,15 +195,18 @@ def _residual_per_mode(
             np.square(entry, out=entry)
             row_sums[tile.rows.start - rows.start : tile.rows.stop - rows.start] = entry.sum(axis=1)
             column_sums += entry.sum(axis=0)
+            del entry  # before the next tile is read
         return _Residual(rows, columns, row_sums, column_sums, square, missing)
 
     for group in matrix_tiles(entries.matrix, TILE):
         if cancelled():
             return None
-        for part in pool.each(residual, _below_each_other(group)):
-            by_row[part.rows] += part.by_row
-            by_column[part.columns] += part.by_column
-            square, missing = square + part.square, missing + part.missing
+        lists = _below_each_other(group)
+        for first in range(0, len(lists), pool.count):  # few at a time: each holds sums of all its columns
+            for part in pool.each(residual, lists[first : first + pool.count]):
+                by_row[part.rows] += part.by_row
+                by_column[part.columns] += part.by_column
+                square, missing = square + part.square, missing + part.missing
     sums: list[Float64] = [np.empty(0)] * len(factors)
     for half, total in zip(halves, (by_row, by_column), strict=True):
         shaped = total.reshape([len(factors[mode]) for mode in half])

@@ -54,8 +54,8 @@ def estimate_memory(
     # A residual has products of both halves, or for long ones parts of them on every thread.
     parts = max(HELD, 3 * available_cores() * TILE * settings.rank)
     partial += sum(min(half * settings.rank, parts) for half in halves) * 8
-    # The factor, MTTKRP, right-hand side, start and solution of a mode in float64; factors of this and the last state.
-    blocks = (8 * max(tensor.shape) + 4 * sum(tensor.shape)) * settings.rank * 8
+    # The factor, MTTKRP, right-hand side and solution of a mode in float64; factors of this and the last state.
+    blocks = (7 * max(tensor.shape) + 4 * sum(tensor.shape)) * settings.rank * 8
     # Factors of the sweep before, the ones beyond it, and those of every start that may still be continued.
     sets = 3 * (settings.extrapolate is not False) + (0 if settings.starts == 1 else finalists(settings) + 2)
     # Put-back: the living columns and the new ones in double precision, and the stacked factors.
@@ -70,8 +70,8 @@ def estimate_memory(
     if vectors and tensor.size > MANY_ENTRIES:  # a part of what lies between two products of a long mode
         vectors += 2 * SLAB_BYTES
     # The diagnostics begin when all that is gone; their products of factors and their tiles are no larger. They add
-    # sums and places of either half of the modes, sums and a core per part, in double precision.
-    sums = (2 * sum(halves) + GROUPS * min(max(halves), TILE)) * 8
+    # sums and places of either half of the modes, sums per thread and a core per part, in double precision.
+    sums = (2 * sum(halves) + (2 * available_cores() + 1) * min(max(halves), TILE)) * 8
     core = settings.rank**tensor.ndim
     cores = (GROUPS + 4 * available_cores()) * core * 8 if core <= LARGEST_CORE else 0
     diagnostics = sums + cores if settings.diagnose else 0

@@ -56,7 +56,7 @@ def nonzero_components_by_weight(factors: Sequence[Array], least: float) -> Nonz
 
 def weights(factors: Sequence[Array]) -> Float64:
     """The size of each component: the product of its columns' norms over the modes."""
-    return hadamard([np.linalg.norm(A.astype(np.float64), axis=0) for A in factors])
+    return hadamard([np.linalg.norm(A.astype(np.float64, copy=False), axis=0) for A in factors])
 
 
 def psnr(estimated: Array, true: Array, threshold: float = 1e-3) -> float:

@@ -50,32 +50,36 @@ class First(NamedTuple):
 
 
 def iterate(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
-    """One iteration: a sweep, repeated without extrapolation if the objective rose, then measured and recorded."""
-    method = problem.method
+    """One iteration: a sweep, measured and recorded; then what its stretch or its end calls for."""
     with single_threaded_blas():
-        started = time.perf_counter()
-        is_new = state.search is not None and state.search.pending == "start"
-        state = begin(X, problem, state)
-        if is_new and is_too_faint(X, problem, state):
-            state = replace(state, factors=_swept_free(X, problem, state.factors, pool))
-        beyond = _extrapolated(problem, state)
-        first = First.of(X, problem, beyond or state.factors)
-        step = sweep_modes(X, problem, beyond or state.factors, state.memory, first, method.update, pool)
-        seconds = time.perf_counter() - started
-        score = measure(X, problem, step.factors, step.squared_error)
-        rose = score.objective > state.objective + _noise(X, state, score)
-        if rose and (beyond is not None or method.fallback is not None):
-            started = time.perf_counter()
-            if beyond is not None:
-                first = First.of(X, problem, state.factors)
-            step = sweep_modes(X, problem, state.factors, state.memory, first, method.fallback or method.update, pool)
-            seconds += time.perf_counter() - started
-            score = measure(X, problem, step.factors, step.squared_error)
-        momentum = _next_momentum(problem, state, beyond is not None, rose)
-        recorded = _record(X, problem, state, step, score, momentum, state.seconds + seconds)
-        noise = _noise(X, state, score)
+        recorded = _swept(X, problem, state, pool)
+        noise = rounding_noise(X, recorded.history.relative_error[-1], recorded.format)
         after = _timed(recorded, lambda state: _explained(X, problem, proceed(X, problem, state, noise, pool), pool))
         return after if after.stop_reason is not None else replace(after, stop_reason=limit_reached(after))
+
+
+def _swept(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
+    """After a sweep, which is repeated without extrapolation if the objective rose."""
+    method, started = problem.method, time.perf_counter()
+    is_new = state.search is not None and state.search.pending == "start"
+    state = begin(X, problem, state)
+    if is_new and is_too_faint(X, problem, state):
+        state = replace(state, factors=_swept_free(X, problem, state.factors, pool))
+    beyond = _extrapolated(problem, state)
+    first = First.of(X, problem, beyond or state.factors)
+    step = sweep_modes(X, problem, beyond or state.factors, state.memory, first, method.update, pool)
+    seconds = time.perf_counter() - started
+    score = measure(X, problem, step.factors, step.squared_error)
+    rose = score.objective > state.objective + rounding_noise(X, score.relative_error, state.format)
+    if rose and (beyond is not None or method.fallback is not None):
+        started = time.perf_counter()
+        if beyond is not None:
+            first = First.of(X, problem, state.factors)
+        step = sweep_modes(X, problem, state.factors, state.memory, first, method.fallback or method.update, pool)
+        seconds += time.perf_counter() - started
+        score = measure(X, problem, step.factors, step.squared_error)
+    momentum = _next_momentum(problem, state, beyond is not None, rose)
+    return _record(X, problem, state, step, score, momentum, state.seconds + seconds)
 
 
 def _swept_free(X: TensorLike, problem: Problem, factors: Sequence[Array], pool: Threads) -> tuple[Array, ...]:
@@ -123,10 +127,6 @@ def sweep_order(X: TensorLike, problem: Problem) -> Modes:
     if not changes or X.observed.count is not None:
         return problem.free
     return tuple(mode for mode in X.cycle if mode in problem.free)
-
-
-def _noise(X: TensorLike, state: State, score: Score) -> float:
-    return rounding_noise(X, score.relative_error, state.format)
 
 
 def reason_to_stop(X: TensorLike, problem: Problem, state: State) -> StopReason | None:

@@ -39,8 +39,10 @@ class DefiniteQuadratic:
         return solution
 
     def solve_rows(self, kernel: RowKernel, threads: Threads) -> Float64:
-        """The minimiser over A ≥ 0, by a kernel for nonnegative least squares."""
-        return update_rows(kernel, LEAST_SQUARES_ROWS, self.start, self.C, self.Q, threads) / self.scale
+        """The minimiser over A ≥ 0, by a kernel for nonnegative least squares; it takes the place of the start."""
+        rows = update_rows(kernel, LEAST_SQUARES_ROWS, self.start, self.C, self.Q, threads, out=self.start)
+        rows /= self.scale
+        return rows
 
 
 def make_definite(A: Float64, Q: Float64, C: Float64, singular: float = SINGULAR) -> DefiniteQuadratic:
@@ -54,8 +56,8 @@ def make_definite(A: Float64, Q: Float64, C: Float64, singular: float = SINGULAR
 
     diagonal = np.diagonal(Q, axis1=-2, axis2=-1)
     scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    start = A * scale
     C = C / scale
+    start = A * scale
     if Q.ndim == 3:
         return _definite_rows(start, Q / (scale[:, :, None] * scale[:, None, :]), C, scale, singular)
     Q = Q / np.outer(scale, scale)

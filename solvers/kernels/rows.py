@@ -18,13 +18,25 @@ LEAST_SQUARES_ROWS, HALS_ROWS = 64, 256
 
 
 def update_rows(
-    kernel: RowKernel, at_once: int, A: Float64, C: Float64, Q: Float64, threads: Threads, *options: int
+    kernel: RowKernel,
+    at_once: int,
+    A: Float64,
+    C: Float64,
+    Q: Float64,
+    threads: Threads,
+    *options: int,
+    out: Float64 | None = None,
 ) -> Float64:
-    """The rows that the kernel writes to its fourth argument, from those of A and C, and of Q if each has its own."""
-    out = np.empty_like(C)
+    """The rows that the kernel writes to its fourth argument, from those of A and C, and of Q if each has its own.
+
+    They are put into `out`, which may be A or C, or else into a new array.
+    """
+    out = np.empty_like(C) if out is None else out
 
     def piece(rows: slice) -> None:
-        kernel(A[rows], C[rows], Q if Q.ndim == 2 else Q[rows], out[rows], *options)
+        written = np.empty(C[rows].shape)
+        kernel(A[rows], C[rows], Q if Q.ndim == 2 else Q[rows], written, *options)
+        out[rows] = written
 
     threads.each(piece, slabs(len(C), -(-len(C) // at_once)))
     return out

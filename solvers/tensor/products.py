@@ -42,12 +42,17 @@ def khatri_rao_columns(factors: Sequence[Array], columns: slice) -> Array:
 
 
 class KhatriRao:
-    """The columns of `khatri_rao(factors)`: all are held, or where they are many, they are formed as they are used."""
+    """The columns of `khatri_rao(factors)`: all are held, or where they are many, they are formed as they are used.
 
-    def __init__(self, factors: Sequence[Array]) -> None:
+    So are those that are `used_once`, if they are products of no more than two numbers: of more, they would be formed
+    in another order, and have other bits.
+    """
+
+    def __init__(self, factors: Sequence[Array], used_once: bool = False) -> None:
         self._factors = factors
         self.length = math.prod(map(len, factors))
-        self._whole = khatri_rao(factors) if self.length * factors[0].shape[1] <= HELD else None
+        is_held = self.length * factors[0].shape[1] <= HELD and not (used_once and len(factors) <= 2)
+        self._whole = khatri_rao(factors) if is_held else None
 
     def __getitem__(self, columns: slice) -> Array:
         return khatri_rao_columns(self._factors, columns) if self._whole is None else self._whole[:, columns]

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate, pairwise
 from threading import Lock, get_native_id
 from types import TracebackType
@@ -145,11 +145,12 @@ class Threads:
         if self._pool is None or len(items) == 1:  # waking a thread for a single item only costs time
             return [work(item) for item in items]
         outcomes: dict[int, Outcome] = {}
-        places = iter(range(len(items)))
+        # At its end the iterator lets go of what the work knows; a thread that wakes late still holds the iterator.
+        tasks = iter([(place, partial(work, item)) for place, item in enumerate(items)])
 
         def work_through() -> None:
-            for place in places:
-                outcomes[place] = work(items[place])
+            for place, task in tasks:
+                outcomes[place] = task()
 
         self._affinity.leave_core_to_caller()
         # The caller works too: one thread less to wake, and none to wait for while it could compute.
@@ -160,7 +161,7 @@ class Threads:
             errors = [other.exception() for other in others if not other.cancel()]
         for error in filter(None, errors):
             raise error
-        return [outcomes[place] for place in range(len(items))]
+        return [outcomes.pop(place) for place in range(len(items))]
 
     def __enter__(self) -> "Threads":
         return self

@@ -82,7 +82,8 @@ def begin(X: TensorLike, problem: Problem, state: State) -> State:
         at = replace(at, stage="finalist", start=candidate.outcome.start)
     else:
         candidate = min(search.candidates, key=lambda candidate: candidate.outcome.objective)
-        at = replace(at, stage="final", start=candidate.outcome.start, trial_iterations=state.iteration)
+        start, tried = candidate.outcome.start, state.iteration
+        at = replace(at, stage="final", start=start, trial_iterations=tried, candidates=())
     return _restarted(state, at, candidate.factors, candidate.outcome.objective)
 
 

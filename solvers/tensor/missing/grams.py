@@ -8,6 +8,7 @@ subtracted from a list.
 """
 
 from collections.abc import Iterator, Sequence
+from weakref import ReferenceType, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,8 @@ class Complete:
     def __init__(self, order: int) -> None:
         self.constant: Modes = tuple(range(order))
         self.count: int | None = None
-        self._latest: Sequence[tuple[Array, Float64]] = ()  # the factors of the sweep before, and their Grams
+        # The factors of the sweep before, for as long as someone else needs them, and their Grams.
+        self._latest: Sequence[tuple[ReferenceType[Array], Float64]] = ()
 
     def first_contraction(self, factors: Sequence[Array], modes: Modes | None = None) -> Partial | None:
         return None
@@ -48,11 +50,11 @@ class Complete:
             G = hadamard(grams[:mode] + grams[mode + 1 :])
             yield Gram(G, G)
             grams[mode] = gram(factors[mode])
-            self._latest = tuple(zip(factors, grams, strict=True))
+            self._latest = tuple(zip(map(ref, factors), grams, strict=True))
 
     def _gram(self, A: Array) -> Float64:
         """That of the sweep before, if it is of this very array; factors are replaced, never changed."""
-        known = next((G for before, G in self._latest if before is A), None)
+        known = next((G for before, G in self._latest if before() is A), None)
         return gram(A) if known is None else known
 
     def cross_grams(self, others: Sequence[Float64], factors: Sequence[Float64]) -> Iterator[tuple[Float64, Float64]]:

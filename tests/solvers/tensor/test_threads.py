@@ -6,8 +6,11 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -29,6 +32,25 @@ def test_the_threads_asked_for_really_work_at_the_same_time() -> None:
     together = threading.Barrier(3, timeout=20)
     with Threads(3) as threads:
         assert sorted(threads.each(lambda _: together.wait(), range(3))) == [0, 1, 2]
+
+
+def test_a_thread_that_wakes_late_holds_no_arrays() -> None:
+    all_busy, release = threading.Barrier(3, timeout=20), threading.Event()
+
+    def wait(_: int) -> None:
+        all_busy.wait()
+        release.wait()
+
+    with Threads(2) as threads, ThreadPoolExecutor(1) as other:
+        other.submit(threads.each, wait, range(2))
+        all_busy.wait()
+        array = np.ones(3)
+        known = ref(array)
+        threads.each(partial(np.multiply, array), range(4))  # by the caller alone
+        del array
+        is_held = known() is not None
+        release.set()
+    assert not is_held
 
 
 def affinity_of_the_other(threads: Threads) -> set[int]:
