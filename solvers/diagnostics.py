@@ -202,8 +202,9 @@ def _residual_per_mode(
         if cancelled():
             return None
         lists = _below_each_other(group)
-        for first in range(0, len(lists), pool.count):  # few at a time: each holds sums of all its columns
-            for part in pool.each(residual, lists[first : first + pool.count]):
+        together = max(pool.count, TILE // len(by_column))  # each holds sums of all its columns
+        for first in range(0, len(lists), together):
+            for part in pool.each(residual, lists[first : first + together]):
                 by_row[part.rows] += part.by_row
                 by_column[part.columns] += part.by_column
                 square, missing = square + part.square, missing + part.missing

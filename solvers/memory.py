@@ -70,8 +70,10 @@ def estimate_memory(
     if vectors and tensor.size > MANY_ENTRIES:  # a part of what lies between two products of a long mode
         vectors += 2 * SLAB_BYTES
     # The diagnostics begin when all that is gone; their products of factors and their tiles are no larger. They add
-    # sums and places of either half of the modes, sums per thread and a core per part, in double precision.
-    sums = (2 * sum(halves) + (2 * available_cores() + 1) * min(max(halves), TILE)) * 8
+    # sums and places of either half of the modes, sums of about a tile or per thread and a core per part, in double
+    # precision.
+    longest = min(max(halves), TILE)
+    sums = (2 * sum(halves) + min(GROUPS * longest, TILE) + (2 * available_cores() + 1) * longest) * 8
     core = settings.rank**tensor.ndim
     cores = (GROUPS + 4 * available_cores()) * core * 8 if core <= LARGEST_CORE else 0
     diagnostics = sums + cores if settings.diagnose else 0
