@@ -49,8 +49,12 @@ class Unfolded:
             tile @ right, np.square(np.maximum(right, 0)).sum(axis=0), np.square(np.minimum(right, 0)).sum(axis=0)
         )
 
-    def plus(self, other: "Unfolded") -> "Unfolded":
-        return Unfolded(self.product + other.product, self.positive + other.positive, self.negative + other.negative)
+    def add(self, other: "Unfolded") -> "Unfolded":
+        """These sums, the others added to them in place."""
+        np.add(self.product, other.product, out=self.product)
+        np.add(self.positive, other.positive, out=self.positive)
+        np.add(self.negative, other.negative, out=self.negative)
+        return self
 
 
 class Positive(NamedTuple):
@@ -175,7 +179,7 @@ class Tensor(DimensionTree):
             mode, slab, tiles = item
             entries = (by_mode[mode].tile(tile, slab) for tile in tiles)
             flat = (np.moveaxis(tile, 1, 0).reshape(len(V[mode]), -1) for tile in entries)
-            return reduce(Unfolded.plus, (Unfolded.of(tile.astype(np.float64), V[mode]) for tile in flat))
+            return reduce(Unfolded.add, (Unfolded.of(tile.astype(np.float64, copy=False), V[mode]) for tile in flat))
 
         found: dict[int, Unfolded] = {}
         for (some, _, columns), entries in read:
@@ -194,7 +198,7 @@ class Tensor(DimensionTree):
             for first in range(0, len(items), at_once):
                 batch = items[first : first + at_once]
                 for (mode, *_), part in zip(batch, self._threads.each(partial, batch), strict=True):
-                    found[mode] = found[mode].plus(part) if mode in found else part
+                    found[mode] = found[mode].add(part) if mode in found else part
         return found
 
     def _unfolded_twice(self, blocks: Blocks, V: Float64) -> Unfolded:
