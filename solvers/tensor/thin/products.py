@@ -20,6 +20,8 @@ from solvers.tensor.threads import Threads, shrinking_slabs, slabs
 FEW_ROWS, SECTIONS = 64, 16
 # A partial result, or a product of rows, of fewer entries is done by one thread sooner than another wakes.
 SMALL_PARTIAL = 1 << 18
+# Multiplications of a product that one thread has done by the time another wakes.
+QUICK = 1 << 22
 
 
 class Products(Protocol):
@@ -193,9 +195,9 @@ class ThinProducts(InDoublePrecision):
                     self._sum_across(slab, (b, cut, a), weights, sums[section], self._row(whole, b, a))
 
             if by_block:
-                self._share(piece, len(sections), blocks, unit=1)
+                self._share(piece, len(sections), blocks, 1, weights.shape[1])
             else:
-                self._share(piece, len(sections), columns, unit=self._kernel.ROWS)
+                self._share(piece, len(sections), columns, self._kernel.ROWS, weights.shape[1])
 
         self._each_slab(work, whole)
         return total(sums)
@@ -215,7 +217,7 @@ class ThinProducts(InDoublePrecision):
                     out, row = sums[section, rows_part], self._row(whole, blocks, cut)
                     self._sum_along(slab, (blocks, rows_part, cut), weights, row, out)
 
-            self._share(piece, len(sections), rows, unit=self._kernel.ROWS)
+            self._share(piece, len(sections), rows, self._kernel.ROWS, weights.shape[1])
 
         self._each_slab(work, whole)
 
@@ -250,10 +252,12 @@ class ThinProducts(InDoublePrecision):
         count = 1 if rows >= FEW_ROWS or self._entries.size <= SMALL else SECTIONS
         return [slice(part.start * block, min(depth, part.stop * block)) for part in slabs(blocks, count)]
 
-    def _share(self, piece: Callable[[tuple[int, slice]], None], sections: int, rows: slice, unit: int) -> None:
+    def _share(
+        self, piece: Callable[[tuple[int, slice]], None], sections: int, rows: slice, unit: int, columns: int
+    ) -> None:
         """Every section of every part of the rows, counted from the first; parts are cut at multiples of `unit`."""
         count = rows.stop - rows.start
-        alone = sections > 1 or self._entries.size <= SMALL or self._threads.count == 1
+        alone = sections > 1 or self._entries.size * columns <= QUICK or self._threads.count == 1
         parts = [slice(0, count)] if alone else shrinking_slabs(count, self._threads.count, unit)
         self._threads.each(piece, product(range(sections), parts))
 
