@@ -14,9 +14,9 @@ from solvers.tensor.threads import Threads, slabs
 RowKernel: TypeAlias = Callable[..., None]
 
 # Rows that a kernel takes at a time, of so many components: a fraction of a millisecond of work, by least squares and
-# by passes of HALS. Of fewer components it takes more rows, as the work goes with their square: one thread has done
-# less by the time another wakes.
-LEAST_SQUARES_ROWS, HALS_ROWS, COMPONENTS = 64, 256, 40
+# by passes of HALS. Of fewer components it takes more rows, up to so many times more, as the work goes with their
+# square: one thread has done less by the time another wakes.
+LEAST_SQUARES_ROWS, HALS_ROWS, COMPONENTS, MOST_TIMES = 64, 256, 40, 16
 
 
 def update_rows(
@@ -40,6 +40,6 @@ def update_rows(
         kernel(A[rows], C[rows], Q if Q.ndim == 2 else Q[rows], written, *options)
         out[rows] = written
 
-    at_once = round(at_once * max(1.0, (COMPONENTS / C.shape[1]) ** 2))
+    at_once = round(at_once * min(MOST_TIMES, max(1.0, (COMPONENTS / C.shape[1]) ** 2)))
     threads.each(piece, slabs(len(C), -(-len(C) // at_once)))
     return out
