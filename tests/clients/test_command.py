@@ -156,9 +156,8 @@ def test_every_refusal_is_one_line(ncp: Any) -> None:
 
 def test_ctrl_c_leaves_the_job_running_and_says_how_to_return(ncp: Any, lab: Client) -> None:
     job = ncp("submit", "x.npy", "--rank", 3, *ENDLESS).strip()
-    watching = subprocess.Popen(
-        [*NCP, "watch", job, "--json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+    command = ["env", "--default-signal=INT", *NCP, "watch", job, "--json"]  # else ignored, if tests run in background
+    watching = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert watching.stdout is not None
     assert json.loads(watching.stdout.readline())["iteration"] == 1
     watching.send_signal(signal.SIGINT)
