@@ -1,9 +1,42 @@
 """Coordinate descent over the columns of a factor: passes of HALS."""
 
-import numpy as np
+from collections.abc import Sequence
+from typing import Any
 
-from solvers.tensor.compiled import compiled
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from solvers.kernels.vectors import I64, LANES, LINE, Value, item, load, spread, store
+from solvers.tensor.compiled import compiled, inlined
 from solvers.tensor.products import Float64
+
+
+def _emit_multiples(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+    target, source, factors, count = arguments
+    vector, before = load(builder, source), builder.block
+    loop, done = builder.append_basic_block("multiples"), builder.append_basic_block("multiples_done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    k = builder.phi(I64)
+    k.add_incoming(ir.Constant(I64, 0), before)
+    place = builder.add(target, builder.mul(k, ir.Constant(I64, LINE)))
+    product = builder.fmul(vector, spread(builder, item(builder, factors, k)), flags=("contract",))
+    store(builder, builder.fadd(load(builder, place), product, flags=("contract",)), place)
+    following = builder.add(k, ir.Constant(I64, 1))
+    k.add_incoming(following, loop)
+    builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
+    builder.position_at_end(done)
+    return context.get_dummy_value()
+
+
+def _multiples_of(typing, target, source, factors, count):  # type: ignore[no-untyped-def]
+    return types.void(*(types.int64,) * 4), _emit_multiples
+
+
+# target[k] ← target[k] + factors[k] source, for vectors target[k] and source and one k at least; all are addresses.
+_add_multiples: Any = intrinsic(_multiples_of)
 
 
 @compiled
@@ -12,25 +45,69 @@ def rows_by_column(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int
 
     Rows do not meet, so each goes through all columns at once; its gradient is kept from pass to pass.
     """
-    rank = Q.shape[-1]
-    gradient = np.empty(rank)
-    for i in range(A.shape[0]):
-        own = Q if Q.ndim == 2 else Q[i]
-        gradient[:] = -C[i]
+    if Q.ndim == 2:
+        _many_rows(A, C, np.ascontiguousarray(Q), out, passes)
+    else:
+        for i in range(len(A)):
+            _one_row(A[i], C[i], Q[i], out[i], passes)
+
+
+@inlined
+def _many_rows(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int) -> None:
+    """Rows of one Q, each in a lane of vectors; lanes beyond the last row repeat it."""
+    count, rank = A.shape
+    buffer = np.zeros((2 * rank + 2) * LANES)
+    first = (-buffer.ctypes.data // 8) % LANES  # so that no vector lies across two lines of the cache
+    vectors = buffer[first : first + (2 * rank + 1) * LANES].reshape((2 * rank + 1, LANES))
+    gradient, entries, moved = vectors[:rank], vectors[rank : 2 * rank], vectors[2 * rank]
+    g0, e0, m0 = gradient.ctypes.data, entries.ctypes.data, moved.ctypes.data
+    for begin in range(0, count, LANES):
+        lanes = min(LANES, count - begin)
         for r in range(rank):
-            out[i, r] = A[i, r]
-            for s in range(rank):
-                gradient[s] += A[i, r] * own[r, s]
+            for lane in range(LANES):
+                row = min(begin + lane, count - 1)
+                gradient[r, lane] = -C[row, r]
+                entries[r, lane] = A[row, r]
+        for r in range(rank):
+            _add_multiples(g0, e0 + LINE * r, Q[r].ctypes.data, rank)
         for _ in range(passes):
             for r in range(rank):
-                before = out[i, r]
-                # A vanished component (Q_rr = 0) is flat, or falls towards zero.
-                downhill = gradient[r] / own[r, r] if own[r, r] > 0 else (before if gradient[r] > 0 else 0.0)
-                after = max(0.0, before - downhill)
-                if after != before:
-                    out[i, r] = after
-                    for s in range(rank):
-                        gradient[s] += (after - before) * own[r, s]
+                for lane in range(LANES):
+                    before = entries[r, lane]
+                    entries[r, lane] = max(0.0, before - _downhill(before, gradient[r, lane], Q[r, r]))
+                    moved[lane] = entries[r, lane] - before
+                _add_multiples(g0, m0, Q[r].ctypes.data, rank)
+        for lane in range(lanes):
+            for r in range(rank):
+                out[begin + lane, r] = entries[r, lane]
+
+
+@inlined
+def _one_row(a: Float64, c: Float64, Q: Float64, out: Float64, passes: int) -> None:
+    rank = len(a)
+    gradient = np.empty(rank)
+    for r in range(rank):
+        gradient[r] = -c[r]
+    for r in range(rank):
+        out[r] = a[r]
+        for s in range(rank):
+            gradient[s] += a[r] * Q[r, s]
+    for _ in range(passes):
+        for r in range(rank):
+            before = out[r]
+            after = max(0.0, before - _downhill(before, gradient[r], Q[r, r]))
+            if after != before:
+                out[r] = after
+                for s in range(rank):
+                    gradient[s] += (after - before) * Q[r, s]
+
+
+@inlined
+def _downhill(entry: float, slope: float, curvature: float) -> float:
+    """The step to the minimum. A vanished component, of no curvature, is flat, or falls towards zero."""
+    if curvature > 0:
+        return slope / curvature
+    return entry if slope > 0 else 0.0
 
 
 @compiled

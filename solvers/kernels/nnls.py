@@ -1,12 +1,13 @@
 """Nonnegative least squares, row by row: x ← argmin ½ xᵀQx − cᵀx over x ≥ 0, for Q of unit diagonal.
 
 Both methods look for the passive set, where x > 0 and the gradient Qx − c is zero; elsewhere x = 0 and the gradient
-is nonnegative. Both start from the set that the last solution left behind. One file, because numba's cache does not
-notice a change in a function that another file brings in.
+is nonnegative. Both start from the set that the last solution left behind. Its parts are in one file, because
+numba's cache does not notice a change in a function that another file brings in. Entries are taken one by one where
+numba would allocate an array for an expression.
 """
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -14,26 +15,16 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from solvers.kernels.vectors import I64, LANES, LINE, VECTOR, Value, item, load, spread, store
 from solvers.tensor.compiled import compiled, inlined
 from solvers.tensor.products import Float64
 
 EPS = 2.0**-52
 # Rounds in which exchanging all wrong signs at once need not improve, before the slow but sure rule takes over.
 PATIENCE = 3
-
-
-# Numbers of a vector; rows of Q and U, and x and y, are padded with zeros to a multiple.
-LANES = 8
-I64, NUMBER = ir.IntType(64), ir.DoubleType()
-VECTOR = ir.VectorType(NUMBER, LANES)
-# Vectors of a row that are in registers together.
+# Rows of Q and U, and x and y, are padded with zeros to a multiple of a vector. So many vectors of a row are in
+# registers together.
 MOST_VECTORS = 4
-
-Value: TypeAlias = Any  # of llvmlite, which is not typed
-
-
-def _vector(builder: Value, address: Value) -> Value:
-    return builder.inttoptr(address, VECTOR.as_pointer())
 
 
 def _emit_difference(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
@@ -45,16 +36,16 @@ def _emit_difference(context: Any, builder: Value, signature: Any, arguments: Se
         entry, loop, end = (builder.append_basic_block(f"{name}{vectors}") for name in ("start", "rows", "store"))
         switch.add_case(ir.Constant(I64, vectors), entry)
         builder.position_at_end(entry)
-        begun = [_load(builder, start, place) for place in range(vectors)]
+        begun = [load(builder, start, place) for place in range(vectors)]
         builder.cbranch(builder.icmp_signed("<", ir.Constant(I64, 0), count), loop, end)
         builder.position_at_end(loop)
         k, rest = builder.phi(I64), [builder.phi(VECTOR) for _ in range(vectors)]
         k.add_incoming(ir.Constant(I64, 0), entry)
-        row = builder.add(source, builder.mul(_item(builder, chosen, k, I64), step))
-        factor = _spread(builder, _item(builder, factors, k, NUMBER))
+        row = builder.add(source, builder.mul(item(builder, chosen, k, I64), step))
+        factor = spread(builder, item(builder, factors, k))
         after = []
         for place in range(vectors):
-            product = builder.fmul(factor, _load(builder, row, place), flags=("contract",))
+            product = builder.fmul(factor, load(builder, row, place), flags=("contract",))
             after.append(builder.fsub(rest[place], product, flags=("contract",)))
         following = builder.add(k, ir.Constant(I64, 1))
         k.add_incoming(following, loop)
@@ -69,29 +60,10 @@ def _emit_difference(context: Any, builder: Value, signature: Any, arguments: Se
             value.add_incoming(after[place], loop)
             rest[place] = value
         for place in range(vectors):
-            builder.store(rest[place], _vector(builder, _offset(builder, target, place)), align=8)
+            store(builder, rest[place], target, place)
         builder.branch(done)
     builder.position_at_end(done)
     return context.get_dummy_value()
-
-
-def _offset(builder: Value, address: Value, place: int) -> Value:
-    return builder.add(address, ir.Constant(I64, 8 * LANES * place))
-
-
-def _load(builder: Value, address: Value, place: int) -> Value:
-    return builder.load(_vector(builder, _offset(builder, address, place)), align=8)
-
-
-def _item(builder: Value, address: Value, place: Value, kind: Value) -> Value:
-    item = builder.add(address, builder.mul(place, ir.Constant(I64, 8)))
-    return builder.load(builder.inttoptr(item, kind.as_pointer()))
-
-
-def _spread(builder: Value, number: Value) -> Value:
-    single = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
-    order = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
-    return builder.shuffle_vector(single, ir.Constant(VECTOR, ir.Undefined), order)
 
 
 def _emit_dot(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
@@ -102,8 +74,8 @@ def _emit_dot(context: Any, builder: Value, signature: Any, arguments: Sequence[
     k, total = builder.phi(I64), builder.phi(VECTOR)
     k.add_incoming(ir.Constant(I64, 0), before)
     total.add_incoming(ir.Constant(VECTOR, None), before)
-    offset = builder.mul(k, ir.Constant(I64, 8 * LANES))
-    left, right = (builder.load(_vector(builder, builder.add(start, offset)), align=8) for start in (a, b))
+    offset = builder.mul(k, ir.Constant(I64, LINE))
+    left, right = (load(builder, builder.add(start, offset)) for start in (a, b))
     summed = builder.fadd(total, builder.fmul(left, right, flags=("contract",)), flags=("contract",))
     following = builder.add(k, ir.Constant(I64, 1))
     k.add_incoming(following, loop)
@@ -163,7 +135,7 @@ def _solve_passive(
     P is that of the last call for this Q and c, and so are the rows of U.
     """
     rank, width = len(c), U.shape[1] // LANES
-    step, line = 8 * U.shape[1], 8 * LANES
+    step, line = 8 * U.shape[1], LINE
     pivots, values, factors = U[rank], U[rank + 1], U[rank + 2]
     u0, q0, x0 = U.ctypes.data, Q.ctypes.data, x.ctypes.data
     f0, p0 = factors.ctypes.data, chosen.ctypes.data
@@ -202,19 +174,25 @@ def _gradient(
     """y ← Qx − c; x is zero but for the first `count` chosen."""
     rank, width, step = len(c), Q.shape[1] // LANES, 8 * Q.shape[1]
     factors, start = U[rank + 2], U[rank + 3]
-    start[:rank] = -c
+    for r in range(rank):
+        start[r] = -c[r]
     for k in range(count):
         factors[k] = -x[chosen[k]]
     y0, s0, f0, p0, q0 = y.ctypes.data, start.ctypes.data, factors.ctypes.data, chosen.ctypes.data, Q.ctypes.data
     for first in range(0, width, MOST_VECTORS):
-        place = 8 * LANES * first
+        place = LINE * first
         _difference(y0 + place, s0 + place, f0, p0, count, q0 + place, step, min(MOST_VECTORS, width - first))
 
 
 @inlined
 def _rounding(c: Float64, x: Float64) -> float:
     """How far below zero rounding alone can bring an entry of Qx − c; no entry of Q exceeds 1."""
-    return float(4 * EPS * len(c) * (np.abs(c).max() + np.abs(x).sum()))
+    largest, total = 0.0, 0.0
+    for r in range(len(c)):
+        largest = max(largest, abs(c[r]))
+    for r in range(len(x)):
+        total += abs(x[r])
+    return 4 * EPS * len(c) * (largest + total)
 
 
 @inlined
@@ -308,6 +286,12 @@ def _pivoting(
 
 
 @inlined
+def _find_positive(row: Float64, passive: NDArray[np.bool_]) -> None:
+    for r in range(len(row)):
+        passive[r] = row[r] > 0
+
+
+@inlined
 def _pad(Q: Float64, padded: Float64) -> None:
     for r in range(Q.shape[0]):
         padded[r, : Q.shape[1]] = Q[r]
@@ -325,7 +309,7 @@ def active_set_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> Non
         if i == 0 or Q.ndim == 3:
             _pad(Q if Q.ndim == 2 else Q[i], own)
         x[:rank] = start[i]
-        passive[:] = start[i] > 0
+        _find_positive(start[i], passive)
         _active_set(own, C[i], passive, x, y, trial, U, chosen)
         out[i] = x[:rank]
 
@@ -341,9 +325,9 @@ def pivoting_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
     for i in range(len(C)):
         if i == 0 or Q.ndim == 3:
             _pad(Q if Q.ndim == 2 else Q[i], own)
-        passive[:] = start[i] > 0
+        _find_positive(start[i], passive)
         if not _pivoting(own, C[i], passive, x, y, U, chosen):
             x[:rank] = start[i]
-            passive[:] = start[i] > 0
+            _find_positive(start[i], passive)
             _active_set(own, C[i], passive, x, y, trial, U, chosen)
         out[i] = x[:rank]
