@@ -45,8 +45,9 @@ class Search:
     stage: Stage = "coarse"
     start: int = 1  # the one under way, from 1
     begun: int = 0  # iterations before the stretch under way
-    regrown: int = 0  # times that components were put back in this stage; where that was in vain, as often as they may
+    regrown: int = 0  # times that components were put back in this stage
     rounds: int = 0  # times that it was tried in this start; makes the random numbers
+    vain: int = 0  # dead components of which none could be put back; as long as there are as many, it is not tried
     pending: Pending | None = "start"
     outcomes: tuple[StartOutcome, ...] = ()
     candidates: tuple[Candidate, ...] = field(default=(), compare=False)

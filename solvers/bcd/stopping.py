@@ -2,26 +2,29 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 from solvers.bcd.state import State, StopReason
 from solvers.settings import Stop
+
+Change: TypeAlias = tuple[float, float]  # a value before a sweep and after it
 
 # Iterations over which an objective that should fall goes up and down without getting lower: only rounding is left.
 CYCLE = 20
 
 
 def stop_reason(state: State, noise: float = 0.0, monotone: bool = False) -> StopReason | None:
-    """Why the run ends here, or None. Only changes from one exact value to the next count, once there are any.
+    """Why the run ends here, or None. A sweep's change counts in every phase, but an exact one comes last.
 
     A change of the objective up to `noise`, that of rounding, counts as none. `monotone` methods have converged, too,
     where rounding alone moves the objective; so has any in single precision, which ends that phase and not the run.
     `max_seconds` holds after `state.enforce_after_iteration`.
     """
     stop, begun = state.settings.stop, state.search.begun if state.search else 0
-    history = state.history.since(max(state.compressed_until, state.single_until, begun))
-    values = history.relative_error if stop.criterion == "relative_error" else history.objective
+    objective = state.history.since(max(state.compressed_until, state.single_until, begun)).objective
     may_cycle = state.phase == "single" or (monotone and stop.tolerance > 0)
-    if _has_converged(stop, values, noise) or (may_cycle and _only_rounding_is_left(stop, history.objective, noise)):
+    converged = _has_converged(stop, _latest_changes(state, begun), noise)
+    if converged or (may_cycle and _only_rounding_is_left(stop, objective, noise)):
         return "tolerance"
     return limit_reached(state)
 
@@ -37,21 +40,40 @@ def limit_reached(state: State) -> StopReason | None:
 
 def has_flattened(objective: Sequence[float], tolerance: float, patience: int, noise: float) -> bool:
     """Whether each of the last `patience` relative changes was below the tolerance, or below the noise of rounding."""
-    latest = objective[-patience - 1 :]
-    return len(latest) > patience and all(
-        abs(before - after) < max(tolerance * abs(before), noise) for before, after in pairwise(latest)
-    )
+    return _are_small(_latest(objective, patience), tolerance, patience, noise)
 
 
-def _has_converged(stop: Stop, values: Sequence[float], noise: float) -> bool:
+def _has_converged(stop: Stop, changes: Sequence[Change], noise: float) -> bool:
     """Whether each of the last `patience` iterations changed less than the tolerance."""
     if stop.criterion == "relative_objective" and stop.tolerance > 0:
         # At an exact fit the objective is all rounding, and its relative change means nothing.
-        return has_flattened(values, stop.tolerance, stop.patience, noise)
-    latest = values[-stop.patience - 1 :]
-    return len(latest) > stop.patience and all(
-        abs(before - after) < stop.tolerance for before, after in pairwise(latest)
+        return _are_small(changes, stop.tolerance, stop.patience, noise)
+    return len(changes) == stop.patience and all(abs(before - after) < stop.tolerance for before, after in changes)
+
+
+def _are_small(changes: Sequence[Change], tolerance: float, patience: int, noise: float) -> bool:
+    return len(changes) == patience and all(
+        abs(before - after) < max(tolerance * abs(before), noise) for before, after in changes
     )
+
+
+def _latest_changes(state: State, begun: int) -> list[Change]:
+    """What the last `patience` sweeps of a stretch changed; none as long as no exact one has followed other phases.
+
+    Where a phase ended, its factors were measured anew, on the tensor itself: that is no change that a sweep made. A
+    run of format 1 counts exact changes only.
+    """
+    stop, switched = state.settings.stop, max(state.compressed_until, state.single_until)
+    column = "relative_error" if stop.criterion == "relative_error" else "objective"
+    exact = _latest(getattr(state.history.since(max(begun, switched)), column), stop.patience)
+    if not exact or state.format == 1:
+        return exact
+    before = getattr(state.history.since(begun), column)[: switched - max(1, begun)] if switched > begun else ()
+    return [*_latest(before, stop.patience), *exact][-stop.patience :]
+
+
+def _latest(values: Sequence[float], count: int) -> list[Change]:
+    return list(pairwise(values[-count - 1 :]))
 
 
 def _only_rounding_is_left(stop: Stop, objective: Sequence[float], noise: float) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from solvers.bcd.objective import Score, measure, rounding_noise, squared_error
 from solvers.bcd.problem import Problem
@@ -40,13 +41,32 @@ class Step(NamedTuple):
 class First(NamedTuple):
     """What a sweep begins with: the first contraction of the tensor, and of what is observed of it."""
 
+    factors: list[Array]  # of the components that are swept
+    swept: NDArray[np.intp] | None  # their columns; None for all of them
     entries: Partial
     observed: Partial | None
 
     @classmethod
     def of(cls, X: TensorLike, problem: Problem, factors: Sequence[Array]) -> "First":
-        order = sweep_order(X, problem)
-        return cls(X.first_contraction(factors, order), X.observed.first_contraction(factors, order))
+        swept, order = _living(problem, factors), sweep_order(X, problem)
+        some = list(factors) if swept is None else [A.take(swept, axis=1) for A in factors]
+        return cls(some, swept, X.first_contraction(some, order), X.observed.first_contraction(some, order))
+
+
+def _living(problem: Problem, factors: Sequence[Array]) -> NDArray[np.intp] | None:
+    """The components that are not zero in all free modes: one that is stays so, and need not be swept; None for all.
+
+    Sweeps without extrapolation are as in the paper: of all components.
+    """
+    if not problem.extrapolates or problem.is_one_block:
+        return None
+    shortest, *others = sorted((factors[mode] for mode in problem.free), key=len)
+    dead = np.flatnonzero(~shortest.any(axis=0))
+    for A in others:
+        if dead.size:
+            dead = dead[~A[:, dead].any(axis=0)]
+    rank = shortest.shape[1]
+    return None if dead.size in (0, rank) else np.delete(np.arange(rank), dead)
 
 
 def iterate(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
@@ -167,7 +187,7 @@ def sweep_modes(
     pool: Threads,
 ) -> Step:
     """Every mode in turn: form its block from the freshest factors, update its factor."""
-    factors, memory = list(start), list(remembered)
+    factors, memory = list(first.factors), list(remembered)
     sizes = [column_sizes(A) for A in factors]
     order = sweep_order(X, problem)
     products = X.sweep(factors, first.entries, order)
@@ -183,7 +203,18 @@ def sweep_modes(
     scales = scales_after_sweep(problem, factors, sizes)
     if scales is not None:
         factors, memory = rescaled(factors, memory, scales)
+    if first.swept is not None:
+        factors = [_put(A, first.swept, start[mode], mode in problem.free) for mode, A in enumerate(factors)]
     return Step(factors, memory, error)
+
+
+def _put(A: Array, columns: NDArray[np.intp], start: Array, is_free: bool) -> Array:
+    """The whole factor again; one that is not free is what it was."""
+    if not is_free:
+        return start
+    whole = np.zeros(start.shape, A.dtype)
+    whole[:, columns] = A
+    return whole
 
 
 def _record(

@@ -66,49 +66,13 @@ def _emit_difference(context: Any, builder: Value, signature: Any, arguments: Se
     return context.get_dummy_value()
 
 
-def _emit_dot(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
-    a, b, count = arguments
-    before, loop, after = builder.block, builder.append_basic_block("dot"), builder.append_basic_block("dot_done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    k, total = builder.phi(I64), builder.phi(VECTOR)
-    k.add_incoming(ir.Constant(I64, 0), before)
-    total.add_incoming(ir.Constant(VECTOR, None), before)
-    offset = builder.mul(k, ir.Constant(I64, LINE))
-    left, right = (load(builder, builder.add(start, offset)) for start in (a, b))
-    summed = builder.fadd(total, builder.fmul(left, right, flags=("contract",)), flags=("contract",))
-    following = builder.add(k, ir.Constant(I64, 1))
-    k.add_incoming(following, loop)
-    total.add_incoming(summed, loop)
-    builder.cbranch(builder.icmp_signed("<", following, count), loop, after)
-    builder.position_at_end(after)
-    width = LANES
-    while width > 1:
-        width //= 2
-        low, high = (
-            ir.Constant(ir.VectorType(ir.IntType(32), width), [first + lane for lane in range(width)])
-            for first in (0, width)
-        )
-        nothing = ir.Constant(summed.type, ir.Undefined)
-        summed = builder.fadd(
-            builder.shuffle_vector(summed, nothing, low), builder.shuffle_vector(summed, nothing, high)
-        )
-    return builder.extract_element(summed, ir.Constant(ir.IntType(32), 0))
-
-
 def _difference_of(typing, target, start, factors, chosen, count, source, step, width):  # type: ignore[no-untyped-def]
     return types.void(*(types.int64,) * 8), _emit_difference
-
-
-def _dot_of(typing, a, b, count):  # type: ignore[no-untyped-def]
-    return types.float64(types.int64, types.int64, types.int64), _emit_dot
 
 
 # All arguments are addresses and counts; steps count bytes, widths vectors.
 # target ← start − Σ_k factors[k] source[chosen[k]], over the first `count` of k and up to `MOST_VECTORS` vectors.
 _difference: Any = intrinsic(_difference_of)
-# Σ a b over a count of vectors, one at least.
-_dot: Any = intrinsic(_dot_of)
 
 
 @inlined
@@ -126,19 +90,26 @@ def _aligned(rows: int, columns: int) -> Float64:
 
 @inlined
 def _solve_passive(
-    Q: Float64, c: Float64, passive: NDArray[np.bool_], x: Float64, U: Float64, chosen: NDArray[np.int64], changed: int
+    Q: Float64,
+    c: Float64,
+    passive: NDArray[np.bool_],
+    x: Float64,
+    U: Float64,
+    L: Float64,
+    chosen: NDArray[np.int64],
+    changed: int,
 ) -> int:
     """x ← the solution of Q_PP x_P = c_P, zero elsewhere; by elimination in the rows P of U. Returns the length of P.
 
     The other columns stay where they are and are eliminated along: that costs less than to move them. The last four
-    rows of U have the inverse pivots, the right-hand side, and the factors and the beginning of a row. Up to `changed`
-    P is that of the last call for this Q and c, and so are the rows of U.
+    rows of U have the inverse pivots, the right-hand side, factors, and what a row or the solution begins with; L has
+    the factors of all rows. Up to `changed` P is that of the last call for this Q and c, and so are U and L.
     """
-    rank, width = len(c), U.shape[1] // LANES
-    step, line = 8 * U.shape[1], LINE
-    pivots, values, factors = U[rank], U[rank + 1], U[rank + 2]
-    u0, q0, x0 = U.ctypes.data, Q.ctypes.data, x.ctypes.data
-    f0, p0 = factors.ctypes.data, chosen.ctypes.data
+    rank, width = len(Q), U.shape[1] // LANES
+    pivots, values, factors, rest = rank, rank + 1, rank + 2, rank + 3
+    step = 8 * U.shape[1]
+    u0, l0, q0, x0, p0 = U.ctypes.data, L.ctypes.data, Q.ctypes.data, x.ctypes.data, chosen.ctypes.data
+    f0, z0 = u0 + factors * step, u0 + rest * step
     count = 0
     for j in range(rank):
         x[j] = 0.0
@@ -150,20 +121,26 @@ def _solve_passive(
         value = c[j]
         for k in range(count):
             r = chosen[k]
-            factors[k] = U[r, j] * pivots[r]
-            value -= factors[k] * values[r]
+            factor = U[r, j] * U[pivots, r]
+            U[factors, k] = factor
+            L[j, r] = factor
+            value -= factor * U[values, r]
         for first in range(j // LANES, width, MOST_VECTORS):
-            place, now = first * line, min(MOST_VECTORS, width - first)
+            place, now = first * LINE, min(MOST_VECTORS, width - first)
             _difference(u0 + j * step + place, q0 + j * step + place, f0, p0, count, u0 + place, step, now)
-        pivots[j], values[j] = 1.0 / max(U[j, j], EPS), value
+        U[pivots, j], U[values, j] = 1.0 / max(U[j, j], EPS), value
         chosen[count] = j
         count += 1
+    for k in range(count):
+        j = chosen[k]
+        U[rest, j] = U[values, j] * U[pivots, j]
+    # Row after row of L, the last first: what is left of a row's own entries is not needed any more.
     for k in range(count - 1, -1, -1):
         j = chosen[k]
-        place = j // LANES
-        # So far x is zero up to j.
-        rest = _dot(u0 + j * step + place * line, x0 + place * line, width - place)
-        x[j] = (values[j] - rest) * pivots[j]
+        x[j] = U[rest, j]
+        for first in range(0, j // LANES + 1, MOST_VECTORS):
+            place, now = first * LINE, min(MOST_VECTORS, j // LANES + 1 - first)
+            _difference(z0 + place, z0 + place, x0 + 8 * j, p0 + 8 * k, 1, l0 + place, step, now)
     return count
 
 
@@ -172,27 +149,27 @@ def _gradient(
     Q: Float64, c: Float64, x: Float64, y: Float64, U: Float64, chosen: NDArray[np.int64], count: int
 ) -> None:
     """y ← Qx − c; x is zero but for the first `count` chosen."""
-    rank, width, step = len(c), Q.shape[1] // LANES, 8 * Q.shape[1]
-    factors, start = U[rank + 2], U[rank + 3]
+    rank, width, step = len(Q), Q.shape[1] // LANES, 8 * Q.shape[1]
+    factors, start = rank + 2, rank + 3
     for r in range(rank):
-        start[r] = -c[r]
+        U[start, r] = -c[r]
     for k in range(count):
-        factors[k] = -x[chosen[k]]
-    y0, s0, f0, p0, q0 = y.ctypes.data, start.ctypes.data, factors.ctypes.data, chosen.ctypes.data, Q.ctypes.data
+        U[factors, k] = -x[chosen[k]]
+    y0, u0, p0, q0 = y.ctypes.data, U.ctypes.data, chosen.ctypes.data, Q.ctypes.data
+    s0, f0 = u0 + start * step, u0 + factors * step
     for first in range(0, width, MOST_VECTORS):
         place = LINE * first
         _difference(y0 + place, s0 + place, f0, p0, count, q0 + place, step, min(MOST_VECTORS, width - first))
 
 
 @inlined
-def _rounding(c: Float64, x: Float64) -> float:
+def _rounding(rank: int, c: Float64, x: Float64) -> float:
     """How far below zero rounding alone can bring an entry of Qx − c; no entry of Q exceeds 1."""
     largest, total = 0.0, 0.0
     for r in range(len(c)):
         largest = max(largest, abs(c[r]))
-    for r in range(len(x)):
         total += abs(x[r])
-    return 4 * EPS * len(c) * (largest + total)
+    return 4 * EPS * rank * (largest + total)
 
 
 @inlined
@@ -204,17 +181,18 @@ def _active_set(
     y: Float64,
     trial: Float64,
     U: Float64,
+    L: Float64,
     chosen: NDArray[np.int64],
 ) -> None:
     """From a feasible x and its passive set: add the steepest variable, walk to the solution, drop what hits zero.
 
     The objective falls with every step. The cap is for rounding only; x is feasible and no worse than at the start.
     """
-    rank = len(c)
+    rank = len(Q)
     changed = 0
     for _ in range(10 * rank + 100):
         for _ in range(rank + 1):
-            count = _solve_passive(Q, c, passive, trial, U, chosen, changed)
+            count = _solve_passive(Q, c, passive, trial, U, L, chosen, changed)
             step, blocking = 1.0, -1
             for r in range(rank):
                 if passive[r] and trial[r] < 0:
@@ -222,7 +200,8 @@ def _active_set(
                     if blocking < 0 or ratio < step:
                         step, blocking = ratio, r
             if blocking < 0:
-                x[:] = trial
+                for r in range(rank):
+                    x[r] = trial[r]
                 changed = rank
                 break
             for r in range(rank):
@@ -230,7 +209,7 @@ def _active_set(
                     x[r] = 0.0 if r == blocking else max(0.0, x[r] + step * (trial[r] - x[r]))
             passive[blocking], changed = False, blocking
         _gradient(Q, c, x, y, U, chosen, count)
-        tolerance = _rounding(c, x)
+        tolerance = _rounding(rank, c, x)
         steepest = -1
         for r in range(rank):
             if not passive[r] and y[r] < -tolerance and (steepest < 0 or y[r] < y[steepest]):
@@ -248,6 +227,7 @@ def _pivoting(
     x: Float64,
     y: Float64,
     U: Float64,
+    L: Float64,
     chosen: NDArray[np.int64],
 ) -> bool:
     """Exchange every variable of wrong sign at once; if that stalls, only the last one, which cannot cycle.
@@ -255,13 +235,13 @@ def _pivoting(
     A handful of rounds is usual. A row that needs more than the cap has a nearly singular Q, where the active-set
     method is quicker.
     """
-    rank = len(c)
+    rank = len(Q)
     fewest, patience = rank + 1, PATIENCE
     changed = 0
     for _ in range(rank + 20):
-        count = _solve_passive(Q, c, passive, x, U, chosen, changed)
+        count = _solve_passive(Q, c, passive, x, U, L, chosen, changed)
         _gradient(Q, c, x, y, U, chosen, count)
-        tolerance = _rounding(c, x)
+        tolerance = _rounding(rank, c, x)
         wrong, last, changed = 0, -1, rank
         for r in range(rank):
             if (passive[r] and x[r] < 0) or (not passive[r] and y[r] < -tolerance):
@@ -286,15 +266,18 @@ def _pivoting(
 
 
 @inlined
-def _find_positive(row: Float64, passive: NDArray[np.bool_]) -> None:
-    for r in range(len(row)):
-        passive[r] = row[r] > 0
+def _begin(start: Float64, i: int, x: Float64, passive: NDArray[np.bool_]) -> None:
+    """x ← row i of the start, and its passive set."""
+    for r in range(len(passive)):
+        x[r] = start[i, r]
+        passive[r] = x[r] > 0
 
 
 @inlined
 def _pad(Q: Float64, padded: Float64) -> None:
     for r in range(Q.shape[0]):
-        padded[r, : Q.shape[1]] = Q[r]
+        for s in range(Q.shape[1]):
+            padded[r, s] = Q[r, s]
 
 
 @compiled
@@ -303,15 +286,18 @@ def active_set_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> Non
     rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)
     columns = _padded_length(rank)
-    own, U, vectors = _aligned(rank, columns), _aligned(rank + 4, columns), _aligned(3, columns)
-    x, y, trial = vectors[0], vectors[1], vectors[2]
+    own, U, L = _aligned(rank, columns), _aligned(rank + 4, columns), _aligned(rank, columns)
+    vectors = _aligned(4, columns)
+    c, x, y, trial = vectors[0], vectors[1], vectors[2], vectors[3]
     for i in range(len(C)):
         if i == 0 or Q.ndim == 3:
             _pad(Q if Q.ndim == 2 else Q[i], own)
-        x[:rank] = start[i]
-        _find_positive(start[i], passive)
-        _active_set(own, C[i], passive, x, y, trial, U, chosen)
-        out[i] = x[:rank]
+        for r in range(rank):
+            c[r] = C[i, r]
+        _begin(start, i, x, passive)
+        _active_set(own, c, passive, x, y, trial, U, L, chosen)
+        for r in range(rank):
+            out[i, r] = x[r]
 
 
 @compiled
@@ -320,14 +306,17 @@ def pivoting_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
     rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)
     columns = _padded_length(rank)
-    own, U, vectors = _aligned(rank, columns), _aligned(rank + 4, columns), _aligned(3, columns)
-    x, y, trial = vectors[0], vectors[1], vectors[2]
+    own, U, L = _aligned(rank, columns), _aligned(rank + 4, columns), _aligned(rank, columns)
+    vectors = _aligned(4, columns)
+    c, x, y, trial = vectors[0], vectors[1], vectors[2], vectors[3]
     for i in range(len(C)):
         if i == 0 or Q.ndim == 3:
             _pad(Q if Q.ndim == 2 else Q[i], own)
-        _find_positive(start[i], passive)
-        if not _pivoting(own, C[i], passive, x, y, U, chosen):
-            x[:rank] = start[i]
-            _find_positive(start[i], passive)
-            _active_set(own, C[i], passive, x, y, trial, U, chosen)
-        out[i] = x[:rank]
+        for r in range(rank):
+            c[r] = C[i, r]
+        _begin(start, i, x, passive)
+        if not _pivoting(own, c, passive, x, y, U, L, chosen):
+            _begin(start, i, x, passive)
+            _active_set(own, c, passive, x, y, trial, U, L, chosen)
+        for r in range(rank):
+            out[i, r] = x[r]

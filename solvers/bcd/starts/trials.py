@@ -73,7 +73,7 @@ def begin(X: TensorLike, problem: Problem, state: State) -> State:
     search = state.search
     if search is None or search.pending is None:
         return state
-    at = replace(search, pending=None, begun=state.iteration + 1, regrown=0)
+    at = replace(search, pending=None, begun=state.iteration + 1, regrown=0, vain=0)
     if search.pending == "start":
         factors = state.factors if search.start == 1 else _drawn(X, problem, state)
         return _restarted(state, at, factors, math.inf)
@@ -114,16 +114,14 @@ def proceed(X: TensorLike, problem: Problem, state: State, noise: float, threads
         if not (converged or _has_ended(state, search, noise)):
             return state
     most = FINAL_REGROWS if search.stage == "final" else STRETCHES[search.stage].regrows
-    if search.regrow and search.regrown < most:
+    dead = int(lost(X, state.factors).sum())
+    if search.regrow and search.regrown < most and dead != search.vain:
         key, thorough = (search.start, search.rounds), search.stage == "final"
         grown = regrow(X, problem, state.factors, state.objective, key, threads, thorough)
-        search = replace(search, rounds=search.rounds + 1)
-        if grown is not None:
-            tried = replace(state, search=search)
-            return _regrown(tried, grown.factors, grown.score.objective, grown.score.relative_error)
-        if lost(X, state.factors).any():  # in vain; nor will it pay at the end of the exact sweeps that may follow
-            search = replace(search, regrown=most)
+        search = replace(search, rounds=search.rounds + 1, vain=dead if grown is None else 0)
         state = replace(state, search=search)
+        if grown is not None:
+            return _regrown(state, grown.factors, grown.score.objective, grown.score.relative_error)
     return state if search.stage == "final" else replace(state, search=_next(state, search))
 
 
@@ -179,7 +177,7 @@ def _next(state: State, search: Search) -> Search:
     if search.stage == "coarse":
         return replace(search, stage="fine", begun=state.iteration, regrown=0)
     if search.starts == 1:
-        return replace(search, stage="final", begun=state.iteration, regrown=0)
+        return replace(search, stage="final", begun=state.iteration, regrown=0, vain=0)
     outcome = _outcome(state, search)
     if search.stage == "finalist":
         others = [candidate for candidate in search.candidates if candidate.outcome.start != search.start]

@@ -21,6 +21,8 @@ from tests.solvers.literal import model, mttkrp, objective, relative_error
 from tests.solvers.problems import Layout, accelerated, is_squared, per_mode, planted, problem_of, same_bits, start
 
 X = synthetic.planted((60, 50, 40), rank=3, snr_db=40.0).tensor
+# Compression leaves much of it out, so several exact sweeps follow.
+NOISY = synthetic.planted((60, 50, 40), rank=3, snr_db=10.0).tensor
 COMPRESSIBLE = [name for name, method in METHODS.items() if method.signed]
 methods = pytest.mark.parametrize("method", COMPRESSIBLE)
 
@@ -128,12 +130,32 @@ def test_convergence_on_the_last_iteration_that_is_allowed_ends_the_run() -> Non
 
 
 @methods
+@pytest.mark.parametrize("noisy", [False, True])
+def test_a_run_that_has_converged_before_its_exact_sweeps_ends_with_the_first_that_changes_little(
+    method: str, noisy: bool
+) -> None:
+    wanted = asked(method)
+    *_, last = sweeps(NOISY if noisy else X, wanted)
+    tolerance, patience, until = wanted.stop.tolerance, wanted.stop.patience, last.compressed_until
+    objective = np.array(last.history.objective)
+    exact = abs(np.diff(objective[until - 1 :])) / objective[until - 1 : -1]
+    assert last.stop_reason == "tolerance"
+    if noisy:
+        assert exact[0] >= tolerance
+        assert (exact[-patience:] < tolerance).all()
+        assert not any((exact[k : k + patience] < tolerance).all() for k in range(len(exact) - patience))
+    else:
+        assert len(exact) == 1
+        assert exact[0] < tolerance
+
+
+@methods
 def test_a_run_resumed_in_either_phase_is_the_uninterrupted_run(method: str) -> None:
     wanted = asked(method)
-    states = list(sweeps(X, wanted))
+    states = list(sweeps(NOISY, wanted))
     until = states[-1].compressed_until
     for interrupted in (states[0], states[until - 2], states[until - 1], states[until]):
-        *_, last = sweeps(X, wanted, resume=State.from_bytes(interrupted.to_bytes()))
+        *_, last = sweeps(NOISY, wanted, resume=State.from_bytes(interrupted.to_bytes()))
         assert last.history.objective == states[-1].history.objective
         assert last.compressed_until == until
         assert same_bits(last.factors, states[-1].factors)
