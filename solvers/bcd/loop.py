@@ -221,7 +221,8 @@ def _weights(
 
 def _compile(X: Tensor, problem: Problem, pool: Threads) -> None:
     """Update a 1 × 1 factor of the first and of the last mode, so that the clock never counts a compiler."""
-    from solvers.kernels.factors import load  # numba, see methods/hals.py
+    from solvers.kernels.columns import rows_by_column  # puts components back; numba, see methods/hals.py
+    from solvers.kernels.factors import load
 
     for dtype in (np.dtype(np.float64), np.dtype(np.float32)):
         load(dtype)
@@ -230,5 +231,6 @@ def _compile(X: Tensor, problem: Problem, pool: Threads) -> None:
     for mode in (problem.free[0], problem.free[-1]):
         for G in (Gram(one, one), Gram(rows, one)):
             problem.method.update(one, problem.block(mode, G, one, pool), Memory())
+            rows_by_column(one, one, G.rows, one.copy(), 1)
     if problem.tries_single:
         Tensor(np.ones((1,) * len(X.shape), np.float32), 1.0, Positive(1.0, 1.0), pool)

@@ -17,17 +17,11 @@ from solvers.errors import InvalidInput
 from solvers.metrics import weights
 from solvers.tensor.products import Array, Float64
 
-# Newton's steps double the digits; a handful is enough from any start.
-NEWTON_STEPS = 50
-CONVERGED = 1e-12
 # A column of a smaller squared norm is as good as zero, and its products underflow.
 VANISHED = 1e-100
 # Of a component's norms, multiplied over the modes: their squares, times the largest tensor that is not refused, stay
 # below the largest number of the precision.
 LARGEST_PRODUCT = {np.dtype(np.float64): 1e90, np.dtype(np.float32): 1e25}
-# To find the largest of each column, numpy spends most of its time between two rows. From so many rows on, some are
-# taken as one long row.
-MANY_ROWS, ROWS_AT_ONCE = 200, 16
 # A component of a smaller share of the largest one is far below rounding. Where no penalty makes it zero, its columns
 # would go on as quotients of ever smaller numbers.
 FAINT = 1e-20
@@ -39,16 +33,19 @@ def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
     alpha, beta = (np.array([weights[mode] for mode in problem.free]) for weights in (problem.alpha, problem.beta))
     if not (alpha + beta).all():  # all scale would move to the mode without a penalty, without end
         return scales
+    from solvers.kernels import factors as kernels  # numba, see methods/hals.py
+
+    balance = kernels.balance_of_format_1 if problem.is_of_format_1 else kernels.balance
     squares, sums = np.stack([_squares_and_sums(A) for A in factors], axis=1)
     alive = (squares > VANISHED).all(axis=0)
     if not problem.squared or not (beta.any() or problem.is_of_format_1):  # without β both penalties are the same
-        scales[:, alive] = _balance(alpha[:, None] * squares[:, alive], beta[:, None] * sums[:, alive])
+        scales[:, alive] = balance(alpha[:, None] * squares[:, alive], beta[:, None] * sums[:, alive])
         return scales
     exact = [A.astype(np.float64, copy=False) for A in factors]
     rows = [A.sum(axis=1) for A in exact]
     for r in np.flatnonzero(alive):
         others = np.array([A[:, r] @ (row - A[:, r]) for A, row in zip(exact, rows, strict=True)])
-        scale = _balance(((alpha + beta) * squares[:, r])[:, None], (beta * others.clip(0))[:, None])[:, 0]
+        scale = balance(((alpha + beta) * squares[:, r])[:, None], (beta * others.clip(0))[:, None])[:, 0]
         rows = [row + (s - 1) * A[:, r] for A, row, s in zip(exact, rows, scale, strict=True)]
         scales[:, r] = scale
     return scales
@@ -97,16 +94,10 @@ def rescaled(factors: Sequence[Array], memory: Sequence[Memory], scales: Float64
 
 
 def column_sizes(A: Array) -> Float64:
-    """An upper bound of every column's norm, and at least 1: found without a square that might overflow."""
-    largest: Array = A.max(axis=0) if len(A) < MANY_ROWS else _largest_of_many(A)
-    return np.maximum(1.0, largest.astype(np.float64, copy=False) * math.sqrt(len(A)))
+    """An upper bound of every column's norm: found without a square that might overflow. Zero for a zero column."""
+    from solvers.kernels.factors import largest_entries  # numba, see methods/hals.py
 
-
-def _largest_of_many(A: Array) -> Array:
-    rest, rank = len(A) % ROWS_AT_ONCE, A.shape[1]
-    in_long_rows: Array = A[rest:].reshape(-1, ROWS_AT_ONCE * rank).max(axis=0).reshape(-1, rank).max(axis=0)
-    largest: Array = np.maximum(in_long_rows, A[:rest].max(axis=0, initial=0.0))
-    return largest
+    return largest_entries(np.ascontiguousarray(A)) * math.sqrt(len(A))
 
 
 class OutOfRange(InvalidInput):
@@ -121,32 +112,17 @@ def check_overflow(sizes: Sequence[Float64], dtype: np.dtype[Any]) -> None:
 
 
 def _product(sizes: Sequence[Float64]) -> float:
-    """The largest over the components of their sizes, multiplied over the modes."""
+    """The largest over the components of their sizes, each of 1 at least, multiplied over the modes."""
     with np.errstate(over="ignore"):
-        return float(np.multiply.reduce(sizes).max())
+        return float(np.maximum(sizes, 1.0).prod(axis=0).max())
 
 
 def _equal_scales(factors: Sequence[Array]) -> Float64:
     """N × R scales that give every component the same norm in all modes: without a penalty any scale is as good."""
+    from solvers.kernels.factors import balance
+
     squares = np.array([np.square(A.astype(np.float64, copy=False)).sum(axis=0) for A in factors])
     scales = np.ones_like(squares)
     alive = (squares > VANISHED).all(axis=0)
-    scales[:, alive] = _balance(squares[:, alive], np.zeros_like(squares[:, alive]))
+    scales[:, alive] = balance(squares[:, alive], np.zeros_like(squares[:, alive]))
     return scales
-
-
-def _balance(p: Float64, q: Float64) -> Float64:
-    """Scales s with p s² + q s = λ in every mode (rows) and ∏ s = 1, for every component (columns).
-
-    log s is an increasing function of log λ with a slope between ½ and 1, so Newton's method on its sum cannot fail.
-    """
-    log_lambda = np.log(p + q).mean(axis=0)
-    for _ in range(NEWTON_STEPS):
-        root = np.sqrt(q * q + 4 * p * np.exp(log_lambda))
-        s = 2 * np.exp(log_lambda) / (q + root)
-        excess = np.log(s).sum(axis=0)
-        log_lambda = log_lambda - excess / ((q + root) / (2 * root)).sum(axis=0)
-        if np.abs(excess).max(initial=0.0) < CONVERGED:
-            break
-    balanced: Float64 = s * np.exp(-np.log(s).mean(axis=0))  # the product is 1 to the last bits
-    return balanced

@@ -19,7 +19,7 @@ from solvers.bcd.stopping import limit_reached, stop_reason
 from solvers.block import Memory
 from solvers.methods import Update
 from solvers.metrics import weights
-from solvers.tensor.products import Array
+from solvers.tensor.products import Array, Float64
 from solvers.tensor.protocol import Modes, Partial, TensorLike
 from solvers.tensor.threads import Threads, single_threaded_blas
 
@@ -42,31 +42,30 @@ class First(NamedTuple):
     """What a sweep begins with: the first contraction of the tensor, and of what is observed of it."""
 
     factors: list[Array]  # of the components that are swept
+    sizes: list[Float64]
     swept: NDArray[np.intp] | None  # their columns; None for all of them
     entries: Partial
     observed: Partial | None
 
     @classmethod
     def of(cls, X: TensorLike, problem: Problem, factors: Sequence[Array]) -> "First":
-        swept, order = _living(problem, factors), sweep_order(X, problem)
-        some = list(factors) if swept is None else [A.take(swept, axis=1) for A in factors]
-        return cls(some, swept, X.first_contraction(some, order), X.observed.first_contraction(some, order))
+        sizes, order = [column_sizes(A) for A in factors], sweep_order(X, problem)
+        swept, some = _living(problem, sizes), list(factors)
+        if swept is not None:
+            some, sizes = [A.take(swept, axis=1) for A in factors], [size[swept] for size in sizes]
+        entries, observed = X.first_contraction(some, order), X.observed.first_contraction(some, order)
+        return cls(some, sizes, swept, entries, observed)
 
 
-def _living(problem: Problem, factors: Sequence[Array]) -> NDArray[np.intp] | None:
+def _living(problem: Problem, sizes: Sequence[Float64]) -> NDArray[np.intp] | None:
     """The components that are not zero in all free modes: one that is stays so, and need not be swept; None for all.
 
     Sweeps without extrapolation are as in the paper: of all components.
     """
     if not problem.extrapolates or problem.is_one_block:
         return None
-    shortest, *others = sorted((factors[mode] for mode in problem.free), key=len)
-    dead = np.flatnonzero(~shortest.any(axis=0))
-    for A in others:
-        if dead.size:
-            dead = dead[~A[:, dead].any(axis=0)]
-    rank = shortest.shape[1]
-    return None if dead.size in (0, rank) else np.delete(np.arange(rank), dead)
+    living = np.flatnonzero(np.add.reduce([sizes[mode] for mode in problem.free]))
+    return None if living.size in (0, len(sizes[0])) else living
 
 
 def iterate(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
@@ -187,8 +186,7 @@ def sweep_modes(
     pool: Threads,
 ) -> Step:
     """Every mode in turn: form its block from the freshest factors, update its factor."""
-    factors, memory = list(first.factors), list(remembered)
-    sizes = [column_sizes(A) for A in factors]
+    factors, memory, sizes = list(first.factors), list(remembered), list(first.sizes)
     order = sweep_order(X, problem)
     products = X.sweep(factors, first.entries, order)
     grams = X.observed.grams(factors, first.observed, order)

@@ -16,25 +16,21 @@ SINGULAR_FLOAT32 = 1e-5
 
 @dataclass(frozen=True)
 class DefiniteQuadratic:
-    """½ tr(Z Q Zᵀ) − tr(Z Cᵀ) in the scaled unknown Z = A ∗ scale; Q has a unit diagonal and a Cholesky factor.
-
-    With a Q per row, there is none: each row is solved by itself.
-    """
+    """½ tr(Z Q Zᵀ) − tr(Z Cᵀ) in the scaled unknown Z = A ∗ scale; Q has a unit diagonal, or each row its own Q."""
 
     Q: Float64
     C: Float64
-    cholesky: Float64 | None
     start: Float64
     scale: Float64
 
     def solve(self) -> Float64:
         """The unconstrained minimiser."""
-        if self.cholesky is None:
+        if self.Q.ndim == 3:
             rows: Float64 = np.linalg.solve(self.Q, self.C[:, :, None])[:, :, 0].astype(np.float64, copy=False)
             return rows / self.scale
-        from scipy.linalg.lapack import dpotrs  # a quarter of a second to load, as below
+        from scipy.linalg.lapack import dposv  # a quarter of a second to load
 
-        solution: Float64 = dpotrs(self.cholesky, self.C.T, lower=1)[0].T
+        solution: Float64 = dposv(self.Q, self.C.T, lower=1)[1].T
         solution /= self.scale
         return solution
 
@@ -52,27 +48,12 @@ def make_definite(A: Float64, Q: Float64, C: Float64, singular: float = SINGULAR
     the objective rise a little; the proximal term does neither. Unit diagonal, because components differ in scale by
     many orders of magnitude and a pivot says nothing before they are equal.
     """
-    from scipy.linalg.lapack import dpotrf
+    from solvers.kernels.pivots import unit_diagonals  # numba: see methods/hals.py
 
-    diagonal = np.diagonal(Q, axis1=-2, axis2=-1)
-    scale = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
-    C = C / scale
-    start = A * scale
-    if Q.ndim == 3:
-        return _definite_rows(start, Q / (scale[:, :, None] * scale[:, None, :]), C, scale, singular)
-    Q = Q / np.outer(scale, scale)
-    cholesky, failed = dpotrf(Q, lower=1)
-    if failed or np.square(np.diagonal(cholesky)).min() < singular:
-        Q = Q + singular * np.eye(len(Q))
-        C = C + singular * start
-        cholesky, _ = dpotrf(Q, lower=1)  # rounding leaves Q's eigenvalues above −eps · R, far below `singular`
-    return DefiniteQuadratic(Q, C, cholesky, start, scale)
-
-
-def _definite_rows(start: Float64, Q: Float64, C: Float64, scale: Float64, singular: float) -> DefiniteQuadratic:
-    """The same with a Q per row; Q is this function's own, and is changed."""
-    from solvers.kernels.pivots import smallest_pivots  # numba: see methods/hals.py
-
-    weak = smallest_pivots(Q) < singular
-    Q[weak] += singular * np.eye(Q.shape[1])
-    return DefiniteQuadratic(Q, C + np.where(weak[:, None], singular * start, 0.0), None, start, scale)
+    scaled, scales, smallest = unit_diagonals(Q if Q.ndim == 3 else Q[None])
+    scale = scales if Q.ndim == 3 else scales[0]
+    C, start, weak = C / scale, A * scale, smallest < singular
+    if weak.any():
+        scaled[weak] += singular * np.eye(Q.shape[-1])
+        C += np.where(weak[:, None], singular * start, 0.0)
+    return DefiniteQuadratic(scaled if Q.ndim == 3 else scaled[0], C, start, scale)

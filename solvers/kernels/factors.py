@@ -1,11 +1,17 @@
-"""Machine code for whole factors: over each entry once, where numpy would go again and again, with numpy's bits."""
+"""Machine code for whole factors: over each entry once, where numpy would go again and again; all but `balance` with
+numpy's bits."""
 
+import math
 from typing import Any
 
 import numpy as np
 
 from solvers.tensor.compiled import as_written
 from solvers.tensor.products import Array, Float64
+
+# Newton's steps double the digits; a handful is enough from any start.
+NEWTON_STEPS = 50
+CONVERGED = 1e-12
 
 
 @as_written
@@ -29,8 +35,63 @@ def squares_and_sums(A: Array) -> Float64:
     return np.concatenate((squares, sums)).reshape(2, -1)
 
 
+@as_written
+def largest_entries(A: Array) -> Float64:
+    """Of every column, and of none below zero; not a number where one is not."""
+    largest = np.zeros(A.shape[1])
+    for i in range(A.shape[0]):
+        for r in range(A.shape[1]):
+            entry = np.float64(A[i, r])
+            if entry > largest[r] or np.isnan(entry):
+                largest[r] = entry
+    return largest
+
+
+@as_written
+def balance(p: Float64, q: Float64) -> Float64:
+    """Scales s with p s² + q s = λ in every mode (rows) and ∏ s = 1, for every component (columns).
+
+    log s is an increasing function of log λ with a slope between ½ and 1, so Newton's method on its sum cannot fail.
+    """
+    order, rank = p.shape
+    scales = np.empty((order, rank))
+    for r in range(rank):
+        log_lambda = 0.0
+        for mode in range(order):
+            log_lambda += math.log(p[mode, r] + q[mode, r]) / order
+        for _ in range(NEWTON_STEPS):
+            size, excess, slope = math.exp(log_lambda), 0.0, 0.0
+            for mode in range(order):
+                root = math.sqrt(q[mode, r] * q[mode, r] + 4 * p[mode, r] * size)
+                scales[mode, r] = 2 * size / (q[mode, r] + root)
+                excess += math.log(scales[mode, r])
+                slope += (q[mode, r] + root) / (2 * root)
+            log_lambda -= excess / slope
+            if abs(excess) < CONVERGED:
+                break
+        for mode in range(order):
+            scales[mode, r] *= math.exp(-excess / order)  # the product is 1 to the last bits
+    return scales
+
+
+def balance_of_format_1(p: Float64, q: Float64) -> Float64:
+    """The same, with the bits of that time."""
+    log_lambda = np.log(p + q).mean(axis=0)
+    for _ in range(NEWTON_STEPS):
+        root = np.sqrt(q * q + 4 * p * np.exp(log_lambda))
+        s = 2 * np.exp(log_lambda) / (q + root)
+        excess = np.log(s).sum(axis=0)
+        log_lambda = log_lambda - excess / ((q + root) / (2 * root)).sum(axis=0)
+        if np.abs(excess).max(initial=0.0) < CONVERGED:
+            break
+    balanced: Float64 = s * np.exp(-np.log(s).mean(axis=0))
+    return balanced
+
+
 def load(dtype: np.dtype[Any]) -> None:
     """Compile, or read what was compiled before."""
     one = np.ones((1, 1), dtype)
     carry_on(one, one, dtype.type(0), one.copy())
     squares_and_sums(one)
+    largest_entries(one)
+    balance(np.ones((1, 1)), np.ones((1, 1)))

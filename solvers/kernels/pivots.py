@@ -1,4 +1,4 @@
-"""Pivots of many small matrices."""
+"""Many small symmetric matrices: scaled to a unit diagonal, and how near they are to singular ones."""
 
 import numpy as np
 
@@ -7,12 +7,20 @@ from solvers.tensor.products import Float64
 
 
 @compiled
-def smallest_pivots(Q: Float64) -> Float64:
-    """The smallest pivot of the Cholesky factorisation of each of I × R × R matrices; zero where it fails."""
+def unit_diagonals(Q: Float64) -> tuple[Float64, Float64, Float64]:
+    """Of I × R × R matrices: each divided by the roots of its diagonal on both sides, these roots (1 for none), and the
+    smallest pivot of its Cholesky factorisation then; zero where that fails.
+    """
     count, rank = Q.shape[0], Q.shape[1]
-    smallest, rest = np.empty(count), np.empty((rank, rank))
+    scaled, scales, smallest, rest = np.empty(Q.shape), np.ones((count, rank)), np.empty(count), np.empty((rank, rank))
     for i in range(count):
-        rest[:] = Q[i]
+        for r in range(rank):
+            if Q[i, r, r] > 0:
+                scales[i, r] = np.sqrt(Q[i, r, r])
+        for r in range(rank):
+            for s in range(rank):
+                scaled[i, r, s] = Q[i, r, s] / (scales[i, r] * scales[i, s])
+                rest[r, s] = scaled[i, r, s]
         least = np.inf
         for r in range(rank):
             pivot = rest[r, r]
@@ -25,4 +33,4 @@ def smallest_pivots(Q: Float64) -> Float64:
                 for t in range(s, rank):
                     rest[s, t] -= share * rest[r, t]
         smallest[i] = least
-    return smallest
+    return scaled, scales, smallest

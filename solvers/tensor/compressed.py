@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
+from weakref import ReferenceType, ref
 
 import numpy as np
 
@@ -44,6 +45,8 @@ class Compressed:
         self._core = core
         self._bases = [_in(core.dtype, bases.get(mode)) for mode in range(len(tensor.shape))]
         self._left_out = max(0.0, tensor.norm**2 - core.norm**2)
+        # The factor of each mode that was projected last, for as long as someone else needs it, and its projection.
+        self._latest: dict[int, tuple[ReferenceType[Array], Array]] = {}
 
     @property
     def cycle(self) -> Modes:
@@ -60,14 +63,25 @@ class Compressed:
         for mode, M in self._core.sweep(projected, first, modes):
             U = self._bases[mode]
             yield mode, M if U is None else U.astype(np.float64, copy=False) @ M
-            projected[mode] = _project(U, factors[mode])
+            projected[mode] = self._projection(mode, factors[mode])
 
     def squared_residual(self, factors: Sequence[Array]) -> float:
         """What was left out plus the core's residual: exact near a perfect fit, where the factors lie in the bases."""
         return self._left_out + self._core.squared_residual(self._projected(factors))
 
     def _projected(self, factors: Sequence[Array]) -> list[Array]:
-        return [_project(U, A) for U, A in zip(self._bases, factors, strict=True)]
+        return [self._projection(mode, A) for mode, A in enumerate(factors)]
+
+    def _projection(self, mode: int, A: Array) -> Array:
+        """Uᵀ A; a sweep needs what its first contraction has projected. Factors are replaced, never changed."""
+        U = self._bases[mode]
+        if U is None:
+            return A
+        latest, projection = self._latest.get(mode, (None, A))
+        if latest is None or latest() is not A:
+            projection = U.T @ A
+            self._latest[mode] = ref(A), projection
+        return projection
 
 
 def sketch_bytes(shape: Sequence[int], rank: int) -> int:
@@ -177,7 +191,3 @@ def _core(tensor: Tensor, entries: Array, threads: Threads, precise: bool) -> Te
 
 def _in(dtype: np.dtype[Any], U: Array | None) -> Array | None:
     return None if U is None else U.astype(dtype, copy=False)
-
-
-def _project(U: Array | None, A: Array) -> Array:
-    return A if U is None else U.T @ A

@@ -77,8 +77,12 @@ def aligned(A: Array, dtype: np.dtype[Any]) -> Array:
 
 def padded(A: Array, unit: int) -> Array:
     """The same with columns of zeros up to the next multiple of `unit`."""
-    more = -A.shape[1] % unit
-    return np.hstack((A, np.zeros((len(A), more), A.dtype))) if more else A
+    rank = A.shape[1]
+    if rank % unit == 0:
+        return A
+    whole = np.zeros((len(A), rank + -rank % unit), A.dtype)
+    whole[:, :rank] = A
+    return whole
 
 
 def gram(A: Array) -> Float64:
