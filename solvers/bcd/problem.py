@@ -34,8 +34,9 @@ class Problem:
         """The quadratic of one mode, from its Grams G and its MTTKRP M; `single` if M was summed in float32."""
 
         def penalised(G: Float64) -> Float64:
-            Q, diagonal = G.copy(), np.arange(G.shape[-1])
-            Q[..., diagonal, diagonal] += self.alpha[mode]
+            Q = G.copy()
+            diagonals = Q.reshape(*Q.shape[:-2], -1)[..., :: Q.shape[-1] + 1]
+            diagonals += self.alpha[mode]
             return Q + self.beta[mode] if self.squared else Q
 
         Q = penalised(G.rows)

@@ -106,7 +106,8 @@ class OutOfRange(InvalidInput):
 
 def check_overflow(sizes: Sequence[Float64], dtype: np.dtype[Any]) -> None:
     """Refuse penalties so far apart that they drive the scale from one mode into another without end."""
-    if not _product(sizes) < LARGEST_PRODUCT[dtype]:
+    bound = math.prod(max(float(size.max()), 1.0) for size in sizes)  # this way round, what is not a number stays
+    if not bound < LARGEST_PRODUCT[dtype] and not _product(sizes) < LARGEST_PRODUCT[dtype]:
         problem = f"the penalties drive the factors out of the range of {dtype}"
         raise OutOfRange("alpha", problem, "give the modes weights (alpha, beta) of similar size, or set rescale")
 

@@ -27,7 +27,7 @@ PreparationStep: TypeAlias = Literal["scan", "weights", "start", "compress", "si
 Report: TypeAlias = Callable[[PreparationStep, float], None]
 # Format 1 knows no trial starts and holds its weights in the settings; what it began goes on by its own rules.
 FORMAT, READABLE = 2, (1, 2)
-COLUMNS = ("objective", "relative_error", "seconds", "start")
+COLUMNS = ("objective", "relative_error", "seconds")
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,6 @@ class History:
     def with_last_seconds(self, seconds: float) -> "History":
         """With another time for the last iteration, from which the clock goes on."""
         return replace(self, seconds=(*self.seconds[:-1], seconds))
-
-    def since(self, iteration: int) -> "History":
-        """From that iteration on, which counts as the first."""
-        place = max(0, iteration - 1)
-        return History(*(getattr(self, column)[place:] for column in COLUMNS))
 
 
 @dataclass(frozen=True)
@@ -182,7 +177,7 @@ class State:
         arrays |= _numbered("momentum", self.momentum.previous or ())
         for place, candidate in enumerate(self.search.candidates if self.search else ()):
             arrays |= _numbered(f"candidate{place}_A", candidate.factors)
-        for column in COLUMNS[:3]:
+        for column in COLUMNS:
             arrays[column] = np.array(getattr(self.history, column))
         arrays["start"] = np.array([start or 0 for start in self.history.start], np.int64)
         header = {
@@ -221,7 +216,7 @@ class State:
             raise InvalidInput("state", f"has format {found}, not {FORMAT}", "resume it with the version that saved it")
         modes = range(1, len(header["numbers"]) + 1)
         settings = Settings.from_stored(header["settings"])
-        objective, relative_error, seconds = (tuple(arrays[column].tolist()) for column in COLUMNS[:3])
+        objective, relative_error, seconds = (tuple(arrays[column].tolist()) for column in COLUMNS)
         state = cls(
             settings=settings,
             weights=given_weights(settings, len(modes)),

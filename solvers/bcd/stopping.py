@@ -21,10 +21,11 @@ def stop_reason(state: State, noise: float = 0.0, monotone: bool = False) -> Sto
     `max_seconds` holds after `state.enforce_after_iteration`.
     """
     stop, begun = state.settings.stop, state.search.begun if state.search else 0
-    objective = state.history.since(max(state.compressed_until, state.single_until, begun)).objective
+    begun, switched = max(1, begun), max(1, state.compressed_until, state.single_until)
+    exact = state.history.objective[max(begun, switched) - 1 :]
     may_cycle = state.phase == "single" or (monotone and stop.tolerance > 0)
-    converged = _has_converged(stop, _latest_changes(state, begun), noise)
-    if converged or (may_cycle and _only_rounding_is_left(stop, objective, noise)):
+    converged = _has_converged(stop, _latest_changes(state, begun, switched), noise)
+    if converged or (may_cycle and _only_rounding_is_left(stop, exact, noise)):
         return "tolerance"
     return limit_reached(state)
 
@@ -57,19 +58,18 @@ def _are_small(changes: Sequence[Change], tolerance: float, patience: int, noise
     )
 
 
-def _latest_changes(state: State, begun: int) -> list[Change]:
+def _latest_changes(state: State, begun: int, switched: int) -> list[Change]:
     """What the last `patience` sweeps of a stretch changed; none as long as no exact one has followed other phases.
 
     Where a phase ended, its factors were measured anew, on the tensor itself: that is no change that a sweep made. A
     run of format 1 counts exact changes only.
     """
-    stop, switched = state.settings.stop, max(state.compressed_until, state.single_until)
-    column = "relative_error" if stop.criterion == "relative_error" else "objective"
-    exact = _latest(getattr(state.history.since(max(begun, switched)), column), stop.patience)
+    stop, history = state.settings.stop, state.history
+    values = history.relative_error if stop.criterion == "relative_error" else history.objective
+    exact = _latest(values[max(begun, switched) - 1 :], stop.patience)
     if not exact or state.format == 1:
         return exact
-    before = getattr(state.history.since(begun), column)[: switched - max(1, begun)] if switched > begun else ()
-    return [*_latest(before, stop.patience), *exact][-stop.patience :]
+    return [*_latest(values[begun - 1 : switched - 1], stop.patience), *exact][-stop.patience :]
 
 
 def _latest(values: Sequence[float], count: int) -> list[Change]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -93,7 +94,7 @@ def gram(A: Array) -> Float64:
 
 def hadamard(matrices: Sequence[Float64]) -> Float64:
     """Elementwise product of arrays of the same shape."""
-    product: Float64 = np.multiply.reduce(matrices)
+    product: Float64 = reduce(np.multiply, matrices)
     return product
 
 
