@@ -42,7 +42,7 @@ class Stretch(NamedTuple):
 
 STRETCHES: dict[Stage, Stretch] = {
     "coarse": Stretch(1e-2, 1, 60, 1),
-    "fine": Stretch(1e-3, 1, 60, 2),
+    "fine": Stretch(1e-3, 2, 60, 2),
     "finalist": Stretch(1e-4, 2, 100, 1),
 }
 FINAL_REGROWS = 1
