@@ -228,9 +228,10 @@ def _compile(X: Tensor, problem: Problem, pool: Threads) -> None:
         load(dtype)
     one = np.ones((1, 1))
     rows = one if X.observed.count is None else one[None]
-    for mode in (problem.free[0], problem.free[-1]):
-        for G in (Gram(one, one), Gram(rows, one)):
+    for G in (Gram(one, one), Gram(rows, one)):
+        for mode in (problem.free[0], problem.free[-1]):
             problem.method.update(one, problem.block(mode, G, one, pool), Memory())
+        if problem.can_regrow:
             rows_by_column(one, one, G.rows, one.copy(), 1)
     if problem.tries_single:
         Tensor(np.ones((1,) * len(X.shape), np.float32), 1.0, Positive(1.0, 1.0), pool)

@@ -8,7 +8,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from solvers.kernels.vectors import I64, LANES, LINE, Value, item, load, spread, store
+from solvers.kernels.vectors import I64, LANES, LINE, Value, aligned_zeros, item, load, spread, store
 from solvers.tensor.compiled import compiled, inlined
 from solvers.tensor.products import Float64
 
@@ -56,9 +56,7 @@ def rows_by_column(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int
 def _many_rows(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int) -> None:
     """Rows of one Q, each in a lane of vectors; lanes beyond the last row repeat it."""
     count, rank = A.shape
-    buffer = np.zeros((2 * rank + 2) * LANES)
-    first = (-buffer.ctypes.data // 8) % LANES  # so that no vector lies across two lines of the cache
-    vectors = buffer[first : first + (2 * rank + 1) * LANES].reshape((2 * rank + 1, LANES))
+    vectors = aligned_zeros(2 * rank + 1, LANES)
     gradient, entries, moved = vectors[:rank], vectors[rank : 2 * rank], vectors[2 * rank]
     g0, e0, m0 = gradient.ctypes.data, entries.ctypes.data, moved.ctypes.data
     for begin in range(0, count, LANES):

@@ -15,7 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from solvers.kernels.vectors import I64, LANES, LINE, VECTOR, Value, item, load, spread, store
+from solvers.kernels.vectors import I64, LANES, LINE, VECTOR, Value, aligned_zeros, item, load, spread, store
 from solvers.tensor.compiled import compiled, inlined
 from solvers.tensor.products import Float64
 
@@ -78,14 +78,6 @@ _difference: Any = intrinsic(_difference_of)
 @inlined
 def _padded_length(rank: int) -> int:
     return (rank + LANES - 1) // LANES * LANES
-
-
-@inlined
-def _aligned(rows: int, columns: int) -> Float64:
-    """Zeros, from a multiple of a vector's length on: no vector lies across two lines of the cache."""
-    buffer = np.zeros(rows * columns + LANES)
-    first = (-buffer.ctypes.data // 8) % LANES
-    return buffer[first : first + rows * columns].reshape((rows, columns))
 
 
 @inlined
@@ -286,8 +278,8 @@ def active_set_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> Non
     rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)
     columns = _padded_length(rank)
-    own, U, L = _aligned(rank, columns), _aligned(rank + 4, columns), _aligned(rank, columns)
-    vectors = _aligned(4, columns)
+    own, U, L = aligned_zeros(rank, columns), aligned_zeros(rank + 4, columns), aligned_zeros(rank, columns)
+    vectors = aligned_zeros(4, columns)
     c, x, y, trial = vectors[0], vectors[1], vectors[2], vectors[3]
     for i in range(len(C)):
         if i == 0 or Q.ndim == 3:
@@ -306,8 +298,8 @@ def pivoting_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
     rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)
     columns = _padded_length(rank)
-    own, U, L = _aligned(rank, columns), _aligned(rank + 4, columns), _aligned(rank, columns)
-    vectors = _aligned(4, columns)
+    own, U, L = aligned_zeros(rank, columns), aligned_zeros(rank + 4, columns), aligned_zeros(rank, columns)
+    vectors = aligned_zeros(4, columns)
     c, x, y, trial = vectors[0], vectors[1], vectors[2], vectors[3]
     for i in range(len(C)):
         if i == 0 or Q.ndim == 3:

@@ -5,7 +5,11 @@ numba's cache does not notice a change here: after one, clear it, or change the 
 
 from typing import Any, TypeAlias
 
+import numpy as np
 from llvmlite import ir
+
+from solvers.tensor.compiled import inlined
+from solvers.tensor.products import Float64
 
 # Numbers of a vector; where the processor has shorter ones, LLVM takes several.
 LANES = 8
@@ -44,3 +48,11 @@ def spread(builder: Value, number: Value) -> Value:
     single = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
     order = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
     return builder.shuffle_vector(single, ir.Constant(VECTOR, ir.Undefined), order)
+
+
+@inlined
+def aligned_zeros(rows: int, columns: int) -> Float64:
+    """From a multiple of a vector's length on: no vector lies across two lines of the cache."""
+    buffer = np.zeros(rows * columns + LANES)
+    first = (-buffer.ctypes.data // 8) % LANES
+    return buffer[first : first + rows * columns].reshape((rows, columns))
