@@ -10,59 +10,27 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from solvers.kernels.vectors import I64, LANES, LINE, VECTOR, Value, aligned_zeros, item, load, spread, store
+from solvers.kernels.vectors import I64, LANES, LINE, MOST_VECTORS, Value, aligned_zeros, emit_difference, item, spread
 from solvers.tensor.compiled import compiled, inlined
 from solvers.tensor.products import Float64
 
 EPS = 2.0**-52
 # Rounds in which exchanging all wrong signs at once need not improve, before the slow but sure rule takes over.
 PATIENCE = 3
-# Rows of Q and U, and x and y, are padded with zeros to a multiple of a vector. So many vectors of a row are in
-# registers together.
-MOST_VECTORS = 4
 
 
 def _emit_difference(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
-    """One way for every width: the vectors of the target stay in registers while the rows go by."""
     target, start, factors, chosen, count, source, step, width = arguments
-    done = builder.append_basic_block("done")
-    switch = builder.switch(width, done)
-    for vectors in range(1, MOST_VECTORS + 1):
-        entry, loop, end = (builder.append_basic_block(f"{name}{vectors}") for name in ("start", "rows", "store"))
-        switch.add_case(ir.Constant(I64, vectors), entry)
-        builder.position_at_end(entry)
-        begun = [load(builder, start, place) for place in range(vectors)]
-        builder.cbranch(builder.icmp_signed("<", ir.Constant(I64, 0), count), loop, end)
-        builder.position_at_end(loop)
-        k, rest = builder.phi(I64), [builder.phi(VECTOR) for _ in range(vectors)]
-        k.add_incoming(ir.Constant(I64, 0), entry)
+
+    def term(k: Value) -> tuple[Value, Value]:
         row = builder.add(source, builder.mul(item(builder, chosen, k, I64), step))
-        factor = spread(builder, item(builder, factors, k))
-        after = []
-        for place in range(vectors):
-            product = builder.fmul(factor, load(builder, row, place), flags=("contract",))
-            after.append(builder.fsub(rest[place], product, flags=("contract",)))
-        following = builder.add(k, ir.Constant(I64, 1))
-        k.add_incoming(following, loop)
-        for place in range(vectors):
-            rest[place].add_incoming(begun[place], entry)
-            rest[place].add_incoming(after[place], loop)
-        builder.cbranch(builder.icmp_signed("<", following, count), loop, end)
-        builder.position_at_end(end)
-        for place in range(vectors):
-            value = builder.phi(VECTOR)
-            value.add_incoming(begun[place], entry)
-            value.add_incoming(after[place], loop)
-            rest[place] = value
-        for place in range(vectors):
-            store(builder, rest[place], target, place)
-        builder.branch(done)
-    builder.position_at_end(done)
+        return spread(builder, item(builder, factors, k)), row
+
+    emit_difference(builder, target, start, count, width, term)
     return context.get_dummy_value()
 
 
@@ -77,6 +45,7 @@ _difference: Any = intrinsic(_difference_of)
 
 @inlined
 def _padded_length(rank: int) -> int:
+    """Of the rows of Q and U, and of x and y: zeros up to a multiple of a vector."""
     return (rank + LANES - 1) // LANES * LANES
 
 
@@ -293,7 +262,7 @@ def active_set_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> Non
 
 
 @compiled
-def pivoting_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
+def pivoting_one_by_one(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
     """Every row by block principal pivoting; a row where it does not converge, by the active-set method."""
     rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)

@@ -3,6 +3,7 @@
 numba's cache does not notice a change here: after one, clear it, or change the kernels' files too.
 """
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,6 +17,8 @@ LANES = 8
 I64, NUMBER = ir.IntType(64), ir.DoubleType()
 VECTOR = ir.VectorType(NUMBER, LANES)
 LINE = 8 * LANES  # bytes of a vector
+# So many vectors of a row are in registers together.
+MOST_VECTORS = 4
 
 Value: TypeAlias = Any  # of llvmlite, which is not typed
 
@@ -48,6 +51,52 @@ def spread(builder: Value, number: Value) -> Value:
     single = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
     order = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
     return builder.shuffle_vector(single, ir.Constant(VECTOR, ir.Undefined), order)
+
+
+def emit_difference(
+    builder: Value,
+    target: Value,
+    start: Value,
+    count: Value,
+    width: Value,
+    term: Callable[[Value], tuple[Value, Value]],
+) -> None:
+    """target ← start − Σ_k factor · source, over `count` terms, for up to `MOST_VECTORS` vectors.
+
+    `term` emits the factor of term k and the address of its source. One way for every width: the vectors of the target
+    stay in registers while the terms go by.
+    """
+    done = builder.append_basic_block("done")
+    switch = builder.switch(width, done)
+    for vectors in range(1, MOST_VECTORS + 1):
+        entry, loop, end = (builder.append_basic_block(f"{name}{vectors}") for name in ("start", "terms", "store"))
+        switch.add_case(ir.Constant(I64, vectors), entry)
+        builder.position_at_end(entry)
+        begun = [load(builder, start, place) for place in range(vectors)]
+        builder.cbranch(builder.icmp_signed("<", ir.Constant(I64, 0), count), loop, end)
+        builder.position_at_end(loop)
+        k, rest = builder.phi(I64), [builder.phi(VECTOR) for _ in range(vectors)]
+        k.add_incoming(ir.Constant(I64, 0), entry)
+        factor, source = term(k)
+        after = []
+        for place in range(vectors):
+            product = builder.fmul(factor, load(builder, source, place), flags=("contract",))
+            after.append(builder.fsub(rest[place], product, flags=("contract",)))
+        following = builder.add(k, ir.Constant(I64, 1))
+        k.add_incoming(following, loop)
+        for place in range(vectors):
+            rest[place].add_incoming(begun[place], entry)
+            rest[place].add_incoming(after[place], loop)
+        builder.cbranch(builder.icmp_signed("<", following, count), loop, end)
+        builder.position_at_end(end)
+        results = [builder.phi(VECTOR) for _ in range(vectors)]
+        for place in range(vectors):
+            results[place].add_incoming(begun[place], entry)
+            results[place].add_incoming(after[place], loop)
+        for place in range(vectors):
+            store(builder, results[place], target, place)
+        builder.branch(done)
+    builder.position_at_end(done)
 
 
 @inlined

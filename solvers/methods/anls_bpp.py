@@ -7,7 +7,7 @@ from solvers.tensor.products import Float64
 
 def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     """A ← argmin F(A) over A ≥ 0, exactly; every row starts from its last passive set."""
-    from solvers.kernels.nnls import pivoting_rows  # numba: see hals.py
+    from solvers.kernels.pivoting import pivoting_rows  # numba: see hals.py
 
     return make_definite(A, block.Q, block.C).solve_rows(pivoting_rows, block.threads), memory
 

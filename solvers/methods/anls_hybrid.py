@@ -17,7 +17,7 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     """A ← argmin F(A) over A ≥ 0 by block principal pivoting; in a long mode, passes of HALS towards it."""
     # Numba: see hals.py.
     from solvers.kernels.columns import rows_by_column
-    from solvers.kernels.nnls import pivoting_rows
+    from solvers.kernels.pivoting import pivoting_rows
 
     if len(A) < LONG:
         return make_definite(A, block.Q, block.C).solve_rows(pivoting_rows, block.threads), memory

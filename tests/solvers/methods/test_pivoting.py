@@ -1,0 +1,74 @@
+"""Block principal pivoting with a row in each lane of the vectors: exact, and no row depends on its neighbours."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solvers.kernels.nnls import active_set_rows, pivoting_one_by_one
+from solvers.kernels.pivoting import exchange, pivoting_rows
+from solvers.tensor.products import Float64
+
+
+def unit_diagonal(Q: Float64) -> Float64:
+    scale = np.sqrt(np.diagonal(Q, axis1=-2, axis2=-1))
+    return Q / scale[..., None, :] / scale[..., :, None]
+
+
+def problem(seed: int, rank: int, count: int, own: bool) -> tuple[Float64, Float64, Float64]:
+    """A start, C and Q: one for all rows, or one for each."""
+    random = np.random.default_rng(seed)
+    B = random.random((count, rank + 3, rank) if own else (rank + 3, rank))
+    start = np.maximum(0, random.standard_normal((count, rank)))
+    return start, random.standard_normal((count, rank)), unit_diagonal(np.swapaxes(B, -1, -2) @ B)
+
+
+def active_set(start: Float64, C: Float64, Q: Float64) -> Float64:
+    out = np.empty(C.shape)
+    active_set_rows(start, C, Q, out)
+    return out
+
+
+@given(seed=st.integers(0, 10_000), rank=st.integers(1, 70), count=st.integers(0, 40), own=st.booleans())
+def test_lanes_find_what_the_active_set_method_finds(seed: int, rank: int, count: int, own: bool) -> None:
+    start, C, Q = problem(seed, rank, count, own)
+    out = np.empty(C.shape)
+    assert len(exchange(start, C, Q, out)) == 0
+    expected = active_set(start, C, Q)
+    np.testing.assert_allclose(out, expected, atol=1e-9 * max(1.0, expected.max(initial=0.0)))
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("rank", [1, 7, 8, 20, 33])
+def test_a_row_has_the_same_bits_whatever_its_neighbours(rank: int, own: bool) -> None:
+    start, C, Q = problem(rank, rank, 50, own)
+    together = np.empty(C.shape)
+    exchange(start, C, Q, together)
+    for rows in ([3], [49, 3], [*range(3, 22)], [*range(49, -1, -1)]):
+        out = np.empty((len(rows), rank))
+        exchange(start[rows], C[rows], Q[rows] if own else Q, out)
+        assert out.tobytes() == together[rows].tobytes()
+
+
+def test_rows_that_would_take_very_many_rounds_are_solved_too() -> None:
+    """Murty's example, where exchanging one variable at a time goes through nearly all of the passive sets."""
+    rank = 12
+    L = np.tril(np.full((rank, rank), 2.0), -1) + np.eye(rank)
+    scale = np.sqrt(np.diagonal(L @ L.T))
+    start = (np.arange(2**rank)[:, None] >> np.arange(rank) & 1).astype(float)
+    Q, C = unit_diagonal(L @ L.T), np.tile(1 / scale, (len(start), 1))
+    out = np.empty(C.shape)
+    assert 0 < len(exchange(start, C, Q, out)) < len(start)
+    pivoting_rows(start, C, Q, out)
+    np.testing.assert_allclose(out, active_set(start, C, Q), atol=1e-9)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_few_passive_of_many_variables_go_one_row_after_the_other(own: bool) -> None:
+    """There a row alone is quicker; which way is taken depends on the rows, not on the threads."""
+    start, C, Q = problem(0, 70, 9, own)
+    start[:, 3:] = 0
+    out, alone = np.empty(C.shape), np.empty(C.shape)
+    pivoting_rows(start, C, Q, out)
+    pivoting_one_by_one(start, C, Q, alone)
+    assert out.tobytes() == alone.tobytes()
