@@ -5,19 +5,19 @@ factors, at the price of a tensor with a few dozen entries along each mode.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 from weakref import ReferenceType, ref
 
 import numpy as np
 
-from solvers.tensor.contraction import Blocks, Split
+from solvers.tensor.contraction import Blocks, Place, Split, lengths_of
 from solvers.tensor.dense import Positive, Tensor
 from solvers.tensor.products import Array, Float64, aligned_empty, padded
 from solvers.tensor.protocol import Modes, Partial
 from solvers.tensor.scan import Tell
-from solvers.tensor.thin.products import Products
+from solvers.tensor.thin.products import Products, Side
 from solvers.tensor.threads import Threads, slabs
 
 # Vectors kept per mode beyond the rank, and subspace iterations: a random sketch alone was too coarse.
@@ -27,8 +27,6 @@ SUBSPACE_ITERATIONS = 1
 DRAWN_TOGETHER = 8
 # Entries whose squares are summed at a time.
 SUMMED = 1 << 20
-# Products over all entries in one truncation.
-PRODUCTS = 2 + 2 * SUBSPACE_ITERATIONS
 # Beyond these it is not worthwhile: a sweep over fewer entries is quick anyway, a core of more than this share of the
 # entries is hardly quicker, and what a core leaves out beyond this share of the norm must be fitted afterwards.
 FEWEST_ENTRIES = 1 << 20
@@ -53,26 +51,21 @@ class Compressed:
         return self._core.cycle
 
     def first_contraction(self, factors: Sequence[Array], modes: Modes | None = None) -> Partial:
-        return self._core.first_contraction(self._projected(factors), modes)
+        return self._core.first_contraction(_Projected(self, factors), modes)
 
     def sweep(
         self, factors: Sequence[Array], first: Partial, modes: Modes | None = None
     ) -> Iterator[tuple[int, Float64]]:
         """Every MTTKRP is Uₙ times the core's, taken with the factors Uₘᵀ Aₘ."""
-        projected = self._projected(factors)
-        for mode, M in self._core.sweep(projected, first, modes):
+        for mode, M in self._core.sweep(_Projected(self, factors), first, modes):
             U = self._bases[mode]
             yield mode, M if U is None else U.astype(np.float64, copy=False) @ M
-            projected[mode] = self._projection(mode, factors[mode])
 
     def squared_residual(self, factors: Sequence[Array]) -> float:
         """What was left out plus the core's residual: exact near a perfect fit, where the factors lie in the bases."""
-        return self._left_out + self._core.squared_residual(self._projected(factors))
+        return self._left_out + self._core.squared_residual(_Projected(self, factors))
 
-    def _projected(self, factors: Sequence[Array]) -> list[Array]:
-        return [self._projection(mode, A) for mode, A in enumerate(factors)]
-
-    def _projection(self, mode: int, A: Array) -> Array:
+    def projection(self, mode: int, A: Array) -> Array:
         """Uᵀ A; a sweep needs what its first contraction has projected. Factors are replaced, never changed."""
         U = self._bases[mode]
         if U is None:
@@ -82,6 +75,19 @@ class Compressed:
             projection = U.T @ A
             self._latest[mode] = ref(A), projection
         return projection
+
+
+class _Projected(Sequence[Array]):
+    """The factors of the core: those of the tensor as they are when asked for, projected then."""
+
+    def __init__(self, tensor: Compressed, factors: Sequence[Array]) -> None:
+        self._tensor, self._factors = tensor, factors
+
+    def __len__(self) -> int:
+        return len(self._factors)
+
+    def __getitem__(self, mode: Any) -> Any:
+        return self._tensor.projection(mode, self._factors[mode])
 
 
 def sketch_bytes(shape: Sequence[int], rank: int) -> int:
@@ -110,7 +116,7 @@ def compress(
 
     Only modes along which the same entries are observed: there, and only there, the core has the tensor's gaps.
     A `precise` core is kept in double precision whatever the tensor has: it is small, and its sweeps are many.
-    `tell` hears what share of the products over the tensor itself was formed; those that follow are small beside them.
+    `tell` hears how far the passes over the tensor itself are; those that follow are small beside them.
     """
     random = np.random.default_rng(0)
     entries, bases = tensor.stored, dict[int, Array]()
@@ -140,29 +146,35 @@ def _truncated(
     entries: Array, products: Products, axis: int, kept: int, random: np.random.Generator, tell: Tell | None
 ) -> tuple[Array, Array]:
     """A basis U of `kept` vectors along the axis, and the entries multiplied by Uᵀ there."""
-    lengths = entries.shape
-    last = axis == len(lengths) - 1
-    along, across = products.contract_outer, products.contract_inner
-    if last:
-        along, across = across, along
-    others = entries.size // lengths[axis]
-    done = count()
+    lengths, columns = entries.shape, kept + -kept % products.unit
+    side: Side = "inner" if axis == len(lengths) - 1 else "outer"  # of the other axes
+    parts = products.parts(columns, side)
+    done, passes = count(), 2 + SUBSPACE_ITERATIONS
 
-    def multiplied(product: Callable[[Array], Array], weights: Array) -> Array:
-        """With columns of zeros beyond the `kept`, if the weights have them."""
-        if tell is not None:
-            tell(next(done) / PRODUCTS)
-        return product(weights)
+    def told(some: Iterable[Array]) -> Iterator[Array]:
+        for part in some:
+            if tell is not None:
+                tell(next(done) / (passes * len(parts)))
+            yield part
 
-    def orthonormal(columns: Array) -> Array:
-        return padded(_orthonormal(columns[:, :kept]), products.unit)
+    def orthonormal(product: Array) -> Array:
+        return padded(_orthonormal(product[:, :kept]), products.unit)
 
-    U = orthonormal(multiplied(along, _sketch(others, kept, products, random)))
+    sketch = (_sketch(math.prod(_others(part, side)), kept, products, random) for part in parts)
+    U = orthonormal(products.contract_parts(told(sketch), columns, side))
     for _ in range(SUBSPACE_ITERATIONS):
-        U = orthonormal(multiplied(along, multiplied(across, U)))
-    product = multiplied(across, U)[:, :kept].reshape(math.prod(lengths[:axis]), -1, kept)
-    core = np.ascontiguousarray(np.moveaxis(product, 2, 1)).reshape(*lengths[:axis], kept, *lengths[axis + 1 :])
-    return np.ascontiguousarray(U[:, :kept]), core
+        U = orthonormal(products.contract_parts(told(products.contracted_parts(U, side)), columns, side))
+    core = np.empty((math.prod(lengths[:axis]), kept, math.prod(lengths[axis + 1 :])), entries.dtype)
+    for part, product in zip(parts, told(products.contracted_parts(U, side)), strict=True):
+        before, after = (part[0], part[2]) if side == "outer" else (part[1], slice(0, 1))
+        core[before, :, after] = np.moveaxis(product[:, :kept].reshape(*_others(part, side), kept), 2, 1)
+    return np.ascontiguousarray(U[:, :kept]), core.reshape(*lengths[:axis], kept, *lengths[axis + 1 :])
+
+
+def _others(part: Place, side: Side) -> tuple[int, int]:
+    """How many entries a part has along the axes before the truncated one, and along those after."""
+    before, inner, after = lengths_of(part)
+    return (before, after) if side == "outer" else (inner, 1)
 
 
 def _sketch(rows: int, columns: int, products: Products, random: np.random.Generator) -> Array:

@@ -32,9 +32,9 @@ class Slab(NamedTuple):
     entries: Array
 
 
-def whole_of(entries: Array) -> Place:
+def whole_of(shape: tuple[int, ...]) -> Place:
     """Where all of before × inner × after entries are."""
-    before, inner, after = entries.shape
+    before, inner, after = shape
     return slice(0, before), slice(0, inner), slice(0, after)
 
 

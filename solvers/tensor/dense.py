@@ -1,7 +1,7 @@
 """A dense tensor in memory or in a memory map, complete or with gaps. No unfolding of it is ever copied."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
@@ -206,14 +206,17 @@ class Tensor(DimensionTree):
         products = self.products_of(blocks, self._threads)
         positive, negative = np.zeros(V.shape[1]), np.zeros(V.shape[1])
 
-        def add_squares(right: Array) -> None:
+        def squares_added(parts: Iterable[Array]) -> Iterator[Array]:
             nonlocal positive, negative
-            for part in slabs(len(right), -(-right.size // TILE)):
-                some = right[part, : V.shape[1]].astype(np.float64)
-                positive += np.square(np.maximum(some, 0)).sum(axis=0)
-                negative += np.square(np.minimum(some, 0)).sum(axis=0)
+            for right in parts:
+                for part in slabs(len(right), -(-right.size // TILE)):
+                    some = right[part, : V.shape[1]].astype(np.float64)
+                    positive += np.square(np.maximum(some, 0)).sum(axis=0)
+                    negative += np.square(np.minimum(some, 0)).sum(axis=0)
+                yield right
 
-        product = products.contract_both(padded(V.astype(self.dtype), products.unit), add_squares)
+        weights = padded(V.astype(self.dtype), products.unit)
+        product = products.contract_parts(squares_added(products.contracted_parts(weights)), weights.shape[1])
         return Unfolded(product[:, : V.shape[1]].astype(np.float64), positive, negative)
 
 

@@ -30,13 +30,13 @@ class BitProducts(InDoublePrecision):
     def __init__(self, mask: Mask, split: Split, threads: Threads) -> None:
         from solvers.tensor.missing.kernels import sum_where  # numba: see methods/hals.py
 
-        super().__init__(np.dtype(np.float64), threads)
-        self._sum_where = sum_where
         ones = MaskedBlocks(mask, split, counts=True)
+        super().__init__(ones.shape, np.dtype(np.float64), threads)
+        self._sum_where = sum_where
         before, inner, after = ones.shape
         inner_bits = np.zeros((before, after, 4 * -(-inner // WORD)), np.uint8)
         after_bits = np.zeros((before, inner, 4 * -(-after // WORD)), np.uint8)
-        read = slabs_in_turn(ones.entries, FileEntries.of(ones.entries), whole_of(ones.entries))
+        read = slabs_in_turn(ones.entries, FileEntries.of(ones.entries), whole_of(ones.entries.shape))
         for slab, (blocks, rows, columns) in read:  # cut at multiples of 8, too
             for b, i, a in product(cuts(blocks, 1), cuts(rows, PACKED), cuts(columns, PACKED)):
                 seen = ones.tile((b, i, a), slab)[0] > 0

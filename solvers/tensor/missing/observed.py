@@ -30,15 +30,15 @@ class ObservedProducts(ThinProducts):
         nothing = (slice(0, 0),) * 3
         weights = np.zeros((0, self.unit), self.dtype)
         for entries in [self._entries] + ([] if self._file is None else [np.empty((0, 0, 0), self.dtype)]):  # compiles
-            self._sum_across(Slab(nothing, entries), nothing, weights, weights, 0)
+            self._sum_across(Slab(nothing, entries), nothing, weights, 0, weights, 0)
             self._sum_along(Slab(nothing, entries), nothing, weights, 0, weights)
 
-    def _sum_across(self, slab: Slab, place: Place, weights: Array, out: Array, row: int) -> None:
+    def _sum_across(self, slab: Slab, place: Place, weights: Array, first: int, out: Array, row: int) -> None:
         b, i, a = place
         self._kernel.sum_observed_across(
             slab.entries, corner(slab, place), (b.start, i.start, a.start),
             a.stop - a.start, i.stop - i.start, b.stop - b.start, self._seen, self._places,
-            weights, i.start, self.unit, out, row, self._entries.shape[2],
+            weights, first, self.unit, out, row, self._shape[2],
         )  # fmt: skip
 
     def _sum_along(self, slab: Slab, place: Place, weights: Array, row: int, out: Array) -> None:
@@ -46,5 +46,5 @@ class ObservedProducts(ThinProducts):
         self._kernel.sum_observed_along(
             slab.entries, corner(slab, place), (b.start, i.start, a.start),
             i.stop - i.start, a.stop - a.start, b.stop - b.start, self._seen, self._places,
-            weights, row, self._entries.shape[2], self._kernel.block_along(weights.shape[1]), self.unit, out,
+            weights, row, self._shape[2], self._kernel.block_along(weights.shape[1]), self.unit, out,
         )  # fmt: skip

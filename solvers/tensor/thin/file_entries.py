@@ -117,7 +117,7 @@ class FileEntries:
 
 def slabs_in_turn(entries: Array, file: FileEntries | None, part: Place) -> Iterator[tuple[Slab, Place]]:
     """Slabs of before × inner × after entries, and what each has of a part of them: one slab has all of an array."""
-    whole = whole_of(entries)
+    whole = whole_of(entries.shape)
     if file is None:
         return iter([(Slab(whole, entries), part)])
     before, inner, after = lengths_of(part)

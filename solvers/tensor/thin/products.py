@@ -5,15 +5,22 @@ bits depend on the shape and the number of columns alone.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
 from solvers.tensor.contraction import SMALL, Blocks, Matricization, Place, Slab, corner, lengths_of, shifted, whole_of
 from solvers.tensor.products import Array, aligned, aligned_empty
-from solvers.tensor.thin.file_entries import ALIGNED_COLUMNS, FileEntries, slab_entries, slab_places, slabs_in_turn
+from solvers.tensor.thin.file_entries import (
+    ALIGNED_COLUMNS,
+    ALIGNED_ROWS,
+    FileEntries,
+    slab_entries,
+    slab_places,
+    slabs_in_turn,
+)
 from solvers.tensor.threads import Threads, shrinking_slabs, slabs
 
 # A result with fewer rows than this is summed in sections, so that threads have something to share.
@@ -22,6 +29,9 @@ FEW_ROWS, SECTIONS = 64, 16
 SMALL_PARTIAL = 1 << 18
 # Multiplications of a product that one thread has done by the time another wakes.
 QUICK = 1 << 22
+
+# The inner modes, or the outer ones. The inner modes can be cut where they come first.
+Side: TypeAlias = Literal["inner", "outer"]
 
 
 class Products(Protocol):
@@ -37,8 +47,14 @@ class Products(Protocol):
     def contract_outer(self, weights: Array) -> Array:
         """Σ over the outer modes; weights is (before · after) × R, the result inner × R."""
 
-    def contract_both(self, weights: Array, hear: Callable[[Array], None]) -> Array:
-        """Σ over the outer modes of what `contract_inner` gives. `hear` gets that; if it is large, part by part."""
+    def parts(self, columns: int, side: Side = "outer") -> list[Place]:
+        """Cut the outer or the inner modes, if a matrix with a row for each entry of them would be large."""
+
+    def contracted_parts(self, weights: Array, side: Side = "outer") -> Iterator[Array]:
+        """What is left on this side when the other one is contracted, part by part."""
+
+    def contract_parts(self, weights: Iterable[Array], columns: int, side: Side = "outer") -> Array:
+        """Σ over this side, with the weights of one part after the other."""
 
     def contract_partial(self, partial: Array, weights: Array, away_first: bool) -> Array:
         """Σ over the first or the second axis of a partial result; each component has weights of its own."""
@@ -62,10 +78,11 @@ class InDoublePrecision(ABC):
 
     rotates = True
 
-    def __init__(self, dtype: np.dtype[Any], threads: Threads) -> None:
+    def __init__(self, shape: tuple[int, int, int], dtype: np.dtype[Any], threads: Threads) -> None:
         from solvers.tensor.thin import partials  # numba: see methods/hals.py
 
         self._partials = partials
+        self._shape = shape
         self._threads = threads
         self.dtype = dtype
         partials.load(dtype)
@@ -76,10 +93,16 @@ class InDoublePrecision(ABC):
     @abstractmethod
     def contract_outer(self, weights: Array) -> Array: ...
 
-    def contract_both(self, weights: Array, hear: Callable[[Array], None]) -> Array:
-        kept = self.contract_inner(weights)
-        hear(kept)
-        return self.contract_outer(kept)
+    def parts(self, columns: int, side: Side = "outer") -> list[Place]:
+        """All at once: BLAS rounds otherwise in every cut."""
+        return [whole_of(self._shape)]
+
+    def contracted_parts(self, weights: Array, side: Side = "outer") -> Iterator[Array]:
+        yield self.contract_inner(weights) if side == "outer" else self.contract_outer(weights)
+
+    def contract_parts(self, weights: Iterable[Array], columns: int, side: Side = "outer") -> Array:
+        (whole,) = weights
+        return self.contract_outer(whole) if side == "outer" else self.contract_inner(whole)
 
     def contract_partial(self, partial: Array, weights: Array, away_first: bool) -> Array:
         weights = _for_kernels(weights)
@@ -112,7 +135,7 @@ class BlasProducts(InDoublePrecision):
     unit = 1
 
     def __init__(self, blocks: Blocks, threads: Threads) -> None:
-        super().__init__(blocks.dtype, threads)
+        super().__init__(blocks.shape, blocks.dtype, threads)
         self._matrix = Matricization(blocks, threads)
 
     def contract_inner(self, weights: Array) -> Array:
@@ -149,7 +172,7 @@ class ThinProducts(InDoublePrecision):
     def __init__(self, blocks: Blocks, threads: Threads) -> None:
         from solvers.tensor.thin import kernel
 
-        super().__init__(blocks.dtype, threads)
+        super().__init__(blocks.shape, blocks.dtype, threads)
         self._kernel = kernel
         self._entries = blocks.entries
         self._file = FileEntries.of(self._entries)
@@ -157,32 +180,49 @@ class ThinProducts(InDoublePrecision):
         kernel.load(blocks.dtype)
 
     def contract_inner(self, weights: Array) -> Array:
-        return self._contract_inner(aligned(weights, self.dtype), whole_of(self._entries))
+        return self._contracted("inner", weights, whole_of(self._shape))
 
     def contract_outer(self, weights: Array) -> Array:
-        sums = self._outer_sums(weights.shape[1])
-        self._contract_outer(aligned(weights, self.dtype), whole_of(self._entries), sums)
+        return self._contracted("outer", weights, whole_of(self._shape))
+
+    def parts(self, columns: int, side: Side = "outer") -> list[Place]:
+        """A part of such a matrix has about as many entries as a slab. No cut shows in the bits."""
+        (blocks, rows, after), most = whole_of(self._shape), slab_entries(self.dtype) // columns
+        if side == "inner":
+            step = max(1, most // ALIGNED_ROWS) * ALIGNED_ROWS
+            return [(blocks, slice(i, min(rows.stop, i + step)), after) for i in range(0, rows.stop, step)]
+        most = max(1, most // ALIGNED_COLUMNS) * ALIGNED_COLUMNS
+        return [(some, rows, cut) for some, cut, _ in slab_places((blocks.stop, after.stop, 1), most)]
+
+    def contracted_parts(self, weights: Array, side: Side = "outer") -> Iterator[Array]:
+        for part in self.parts(weights.shape[1], side):
+            yield self._contracted("inner" if side == "outer" else "outer", weights, part)
+
+    def contract_parts(self, weights: Iterable[Array], columns: int, side: Side = "outer") -> Array:
+        parts = self.parts(columns, side)
+        sums = self._sums(side, columns, whole_of(self._shape))
+        for part, some in zip(parts, weights, strict=True):
+            self._contract(side, aligned(some, self.dtype), part, sums)
         return total(sums)
 
-    def contract_both(self, weights: Array, hear: Callable[[Array], None]) -> Array:
-        """What is held between the products has about as many entries as a slab. No cut shows in the bits."""
-        weights, sums = aligned(weights, self.dtype), self._outer_sums(weights.shape[1])
-        before, inner, after = self._entries.shape
-        most = max(1, slab_entries(self.dtype) // weights.shape[1] // ALIGNED_COLUMNS) * ALIGNED_COLUMNS
-        for blocks, columns, _ in slab_places((before, after, 1), most):
-            part = blocks, slice(0, inner), columns
-            kept = self._contract_inner(weights, part)
-            hear(kept)
-            self._contract_outer(kept, part, sums)
+    def _contracted(self, side: Side, weights: Array, whole: Place) -> Array:
+        sums = self._sums(side, weights.shape[1], whole)
+        self._contract(side, aligned(weights, self.dtype), whole, sums)
         return total(sums)
 
-    def _contract_inner(self, weights: Array, whole: Place) -> Array:
-        """For outer modes that lie side by side."""
-        before, inner, after = self._entries.shape
-        sections = self._sections(before * after, inner, self._kernel.ACROSS)
-        own_before, _, own_after = lengths_of(whole)
-        sums = _zeros((len(sections), own_before * own_after, weights.shape[1]), weights.dtype)
-        by_block = own_before >= 2 * self._threads.count
+    def _sums(self, side: Side, columns: int, whole: Place) -> Array:
+        """For what is left of a place when this side of it is contracted."""
+        before, inner, after = lengths_of(whole)
+        rows = before * after if side == "inner" else inner
+        return _zeros((len(self._sections(side)), rows, columns), self.dtype)
+
+    def _contract(self, side: Side, weights: Array, whole: Place, sums: Array) -> None:
+        (self._contract_inner if side == "inner" else self._contract_outer)(weights, whole, sums)
+
+    def _contract_inner(self, weights: Array, whole: Place, sums: Array) -> None:
+        """For outer modes that lie side by side, added to the sums."""
+        sections = self._sections("inner")
+        by_block = lengths_of(whole)[0] >= 2 * self._threads.count
 
         def work(slab: Slab, place: Place) -> None:
             blocks, rows, columns = place
@@ -192,7 +232,8 @@ class ThinProducts(InDoublePrecision):
                 cut = _common(rows, sections[section])
                 b, a = (shifted(part, blocks), columns) if by_block else (blocks, shifted(part, columns))
                 if cut is not None:
-                    self._sum_across(slab, (b, cut, a), weights, sums[section], self._row(whole, b, a))
+                    first = cut.start - whole[1].start
+                    self._sum_across(slab, (b, cut, a), weights, first, sums[section], self._row(whole, b, a))
 
             if by_block:
                 self._share(piece, len(sections), blocks, 1, weights.shape[1])
@@ -200,12 +241,10 @@ class ThinProducts(InDoublePrecision):
                 self._share(piece, len(sections), columns, self._kernel.ROWS, weights.shape[1])
 
         self._each_slab(work, whole)
-        return total(sums)
 
     def _contract_outer(self, weights: Array, whole: Place, sums: Array) -> None:
-        """For outer modes that lie side by side, added to the sums of those before."""
-        _, inner, after = self._entries.shape
-        sections = self._sections(inner, after, self._kernel.ALONG)
+        """For outer modes that lie side by side, added to the sums."""
+        sections = self._sections("outer")
 
         def work(slab: Slab, place: Place) -> None:
             blocks, rows, columns = place
@@ -214,28 +253,26 @@ class ThinProducts(InDoublePrecision):
                 section, part = item
                 cut, rows_part = _common(columns, sections[section]), shifted(part, rows)
                 if cut is not None:
-                    out, row = sums[section, rows_part], self._row(whole, blocks, cut)
+                    first = rows_part.start - whole[1].start
+                    out = sums[section, first : first + rows_part.stop - rows_part.start]
+                    row = self._row(whole, blocks, cut)
                     self._sum_along(slab, (blocks, rows_part, cut), weights, row, out)
 
             self._share(piece, len(sections), rows, self._kernel.ROWS, weights.shape[1])
 
         self._each_slab(work, whole)
 
-    def _outer_sums(self, columns: int) -> Array:
-        _, inner, after = self._entries.shape
-        return _zeros((len(self._sections(inner, after, self._kernel.ALONG)), inner, columns), self.dtype)
-
     def _row(self, whole: Place, blocks: slice, columns: slice) -> int:
         """Of weights or results for the outer modes of a place, the one that belongs to these."""
-        row: int = (blocks.start - whole[0].start) * self._entries.shape[2] + columns.start - whole[2].start
+        row: int = (blocks.start - whole[0].start) * self._shape[2] + columns.start - whole[2].start
         return row
 
-    def _sum_across(self, slab: Slab, place: Place, weights: Array, out: Array, row: int) -> None:
-        """Add the sums over the inner modes of a place in a slab to `out`, from this row on."""
+    def _sum_across(self, slab: Slab, place: Place, weights: Array, first: int, out: Array, row: int) -> None:
+        """Add the sums over the inner modes of a place in a slab, with weights from `first` on, to rows of `out`."""
         (b, i, a), (address, block_step, row_step) = place, _address(slab, place)
         self._kernel.sum_across(
             address, a.stop - a.start, row_step, i.stop - i.start, b.stop - b.start, block_step,
-            weights, i.start, self.unit, out, row, self._entries.shape[2],
+            weights, first, self.unit, out, row, self._shape[2],
         )  # fmt: skip
 
     def _sum_along(self, slab: Slab, place: Place, weights: Array, row: int, out: Array) -> None:
@@ -243,11 +280,15 @@ class ThinProducts(InDoublePrecision):
         (b, i, a), (address, block_step, row_step) = place, _address(slab, place)
         self._kernel.sum_along(
             address, i.stop - i.start, row_step, a.stop - a.start, b.stop - b.start, block_step,
-            weights, row, self._entries.shape[2], self._kernel.block_along(weights.shape[1]), self.unit, out,
+            weights, row, self._shape[2], self._kernel.block_along(weights.shape[1]), self.unit, out,
         )  # fmt: skip
 
-    def _sections(self, rows: int, depth: int, block: int) -> list[slice]:
-        """Where to cut the sum, between its blocks and by the shape alone."""
+    def _sections(self, side: Side) -> list[slice]:
+        """Where to cut the sum over this side, between its blocks and by the shape alone."""
+        before, inner, after = self._shape
+        rows, depth, block = before * after, inner, self._kernel.ACROSS
+        if side == "outer":
+            rows, depth, block = inner, after, self._kernel.ALONG
         blocks = -(-depth // block)
         count = 1 if rows >= FEW_ROWS or self._entries.size <= SMALL else SECTIONS
         return [slice(part.start * block, min(depth, part.stop * block)) for part in slabs(blocks, count)]

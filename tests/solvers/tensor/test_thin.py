@@ -14,7 +14,7 @@ from solvers.tensor.contraction import Blocks, Place, Slab, Split, block_sizes, 
 from solvers.tensor.products import LINE, Array, aligned, khatri_rao
 from solvers.tensor.thin import file_entries, kernel, products
 from solvers.tensor.thin.file_entries import slab_places
-from solvers.tensor.thin.products import BlasProducts, ThinProducts, products_with
+from solvers.tensor.thin.products import BlasProducts, Side, ThinProducts, products_with
 from solvers.tensor.threads import Threads
 
 TOLERANCE = {np.dtype(np.float64): 1e-13, np.dtype(np.float32): 2e-5}
@@ -44,12 +44,16 @@ def test_a_product_of_rows_is_that_of_one_row_of_each_factor(
     assert np.array_equal(found, khatri_rao(factors).T)
 
 
-def both(blocks: Blocks, threads: int, W: Array, V: Array) -> tuple[Array, Array, Array, Array]:
+def both(blocks: Blocks, threads: int, W: Array, V: Array) -> list[Array]:
+    """Either product, whole and in parts, and one after the other."""
     with Threads(threads) as pool:
         thin = ThinProducts(blocks, pool)
-        heard = list[Array]()
-        twice = thin.contract_both(W, lambda part: heard.append(part.copy()))
-        return thin.contract_inner(W), thin.contract_outer(V), np.concatenate(heard), twice
+        found = [thin.contract_inner(W), thin.contract_outer(V)]
+        sides: list[tuple[Side, Array]] = [("outer", W), ("inner", V)]
+        for side, weights in sides if blocks.shape[0] == 1 else sides[:1]:
+            parts = list(thin.contracted_parts(weights, side))
+            found += [np.concatenate(parts), thin.contract_parts(parts, weights.shape[1], side)]
+        return found
 
 
 @settings(deadline=None, max_examples=60)
@@ -80,15 +84,17 @@ def test_the_products_are_their_definition_and_no_cut_shows_in_their_bits(
         in_pieces = both(blocks, 2, W, V)
     entries = X.reshape(before, inner, after).astype(np.float64)
 
-    def defined(entries: Array) -> tuple[Array, Array, Array, Array]:
-        across = np.einsum("mr,bma->bar", W, entries)
-        along = np.einsum("bar,bma->mr", V.reshape(before, after, -1), entries)
-        return (
-            across.reshape(-1, columns),
-            along,
-            across.reshape(-1, columns),
-            np.einsum("bar,bma->mr", across, entries),
-        )
+    def defined(entries: Array) -> list[Array]:
+        def across(W: Array) -> Array:
+            product: Array = np.einsum("mr,bma->bar", W, entries)
+            return product.reshape(-1, columns)
+
+        def along(V: Array) -> Array:
+            product: Array = np.einsum("bar,bma->mr", V.reshape(before, after, -1), entries)
+            return product
+
+        found = [across(W), along(V), across(W), along(across(W))]
+        return found + ([along(V), across(along(V))] if before == 1 else [])
 
     expected, terms = defined(entries), [product.max() for product in defined(abs(entries))]
     for one, several, cut, definition, size in zip(whole, shared, in_pieces, expected, terms, strict=True):
