@@ -92,6 +92,8 @@ class Problem:
 
     def penalty(self, factors: Sequence[Array]) -> float:
         """Σ αₙ/2 ‖Aⁿ‖² + Σ βₙ ‖Aⁿ‖₁, or with β/2 Σᵢ ‖row i‖₁² instead."""
+        if not (self.squared or self.is_of_format_1):
+            return float(self.penalty_per_component(factors).sum())
         total = 0.0
         for A, alpha, beta in zip(factors, self.alpha, self.beta, strict=True):
             rows = A.sum(axis=1, dtype=np.float64)
@@ -101,11 +103,12 @@ class Problem:
 
     def penalty_per_component(self, factors: Sequence[Array]) -> Float64:
         """Σ αₙ/2 ‖a‖² + Σ βₙ ‖a‖₁ over the modes, for every component; of the plain l1 penalty."""
-        terms = [
-            alpha / 2 * np.square(A, dtype=np.float64).sum(axis=0) + beta * A.sum(axis=0, dtype=np.float64)
-            for A, alpha, beta in zip(factors, self.alpha, self.beta, strict=True)
-        ]
-        total: Float64 = np.add.reduce(terms)
+        from solvers.kernels.factors import squares_and_sums  # numba, see methods/hals.py
+
+        total = np.zeros(factors[0].shape[1])
+        for A, alpha, beta in zip(factors, self.alpha, self.beta, strict=True):
+            squares, sums = squares_and_sums(np.ascontiguousarray(A))
+            total += alpha / 2 * squares + beta * sums
         return total
 
     def sparsity_penalty(self, factors: Sequence[Array]) -> float:

@@ -51,12 +51,12 @@ class DimensionTree:
         them.
         """
         modes = modes or tuple(range(len(self.shape)))
-        partial = first
+        partial, rank = first, first.used[0].shape[1]
         for _, run in groupby(modes, lambda mode: mode in self._inner):
             wanted = tuple(run)
             if wanted[0] not in partial.modes:
                 partial = self._contract(self._inner if wanted[0] in self._inner else self._outer, factors)
-            yield from self._walk(partial.array, partial.modes, factors, wanted)
+            yield from self._walk(partial.array, partial.modes, factors, wanted, rank)
         if modes[0] in partial.modes:  # the next sweep begins with the very same contraction, unless its factors change
             self._latest = partial
 
@@ -71,11 +71,11 @@ class DimensionTree:
         return Partial(keep, array.reshape(*(self.shape[mode] for mode in keep), -1), used)
 
     def _walk(
-        self, partial: Array, modes: Modes, factors: Sequence[Array], wanted: Modes
+        self, partial: Array, modes: Modes, factors: Sequence[Array], wanted: Modes, rank: int
     ) -> Iterator[tuple[int, Float64]]:
         """The MTTKRPs of those `modes` that are wanted, in their order, from a partial result over just `modes`."""
         if len(modes) == 1:
-            yield modes[0], np.ascontiguousarray(partial[:, : factors[0].shape[1]], dtype=np.float64)
+            yield modes[0], np.ascontiguousarray(partial[:, :rank], dtype=np.float64)
             return
         # Outer modes on both sides of the inner ones are cut there: so either side can come first.
         cut = self._cut if modes == self._outer else None
@@ -89,7 +89,7 @@ class DimensionTree:
                 matrices = partial.reshape((len(weights), -1, columns) if away_first else (-1, *weights.shape))
                 rest = self._products.contract_partial(matrices, weights, away_first)
                 shape = (*(self.shape[mode] for mode in keep), columns)
-                yield from self._walk(rest.reshape(shape), keep, factors, wanted)
+                yield from self._walk(rest.reshape(shape), keep, factors, wanted, rank)
 
 
 def _first_place(modes: Modes, wanted: Modes) -> int:

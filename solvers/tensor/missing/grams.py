@@ -45,12 +45,15 @@ class Complete:
         return None
 
     def grams(self, factors: Sequence[Array], first: Partial | None, modes: Modes | None = None) -> Iterator[Gram]:
-        grams = [self._gram(A) for A in factors]
-        for mode in modes or self.constant:
-            G = hadamard(grams[:mode] + grams[mode + 1 :])
+        modes = modes or self.constant
+        grams = {
+            mode: self._gram(A) for mode, A in enumerate(factors) if mode != modes[0]
+        }  # that one is replaced first
+        for mode in modes:
+            G = hadamard([grams[other] for other in self.constant if other != mode])
             yield Gram(G, G)
             grams[mode] = gram(factors[mode])
-            self._latest = tuple(zip(map(ref, factors), grams, strict=True))
+            self._latest = tuple((ref(factors[mode]), G) for mode, G in grams.items())
 
     def _gram(self, A: Array) -> Float64:
         """That of the sweep before, if it is of this very array; factors are replaced, never changed."""
