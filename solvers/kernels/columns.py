@@ -1,42 +1,10 @@
 """Coordinate descent over the columns of a factor: passes of HALS."""
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
-from solvers.kernels.vectors import I64, LANES, LINE, Value, aligned_zeros, item, load, spread, store
+from solvers.kernels.vectors import LANES, LINE, add_multiples, aligned_zeros
 from solvers.tensor.compiled import compiled, inlined
 from solvers.tensor.products import Float64
-
-
-def _emit_multiples(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
-    target, source, factors, count = arguments
-    vector, before = load(builder, source), builder.block
-    loop, done = builder.append_basic_block("multiples"), builder.append_basic_block("multiples_done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    k = builder.phi(I64)
-    k.add_incoming(ir.Constant(I64, 0), before)
-    place = builder.add(target, builder.mul(k, ir.Constant(I64, LINE)))
-    product = builder.fmul(vector, spread(builder, item(builder, factors, k)), flags=("contract",))
-    store(builder, builder.fadd(load(builder, place), product, flags=("contract",)), place)
-    following = builder.add(k, ir.Constant(I64, 1))
-    k.add_incoming(following, loop)
-    builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
-    builder.position_at_end(done)
-    return context.get_dummy_value()
-
-
-def _multiples_of(typing, target, source, factors, count):  # type: ignore[no-untyped-def]
-    return types.void(*(types.int64,) * 4), _emit_multiples
-
-
-# target[k] ← target[k] + factors[k] source, for vectors target[k] and source and one k at least; all are addresses.
-_add_multiples: Any = intrinsic(_multiples_of)
 
 
 @compiled
@@ -67,14 +35,14 @@ def _many_rows(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int) ->
                 gradient[r, lane] = -C[row, r]
                 entries[r, lane] = A[row, r]
         for r in range(rank):
-            _add_multiples(g0, e0 + LINE * r, Q[r].ctypes.data, rank)
+            add_multiples(g0, e0 + LINE * r, Q[r].ctypes.data, rank)
         for _ in range(passes):
             for r in range(rank):
                 for lane in range(LANES):
                     before = entries[r, lane]
                     entries[r, lane] = max(0.0, before - _downhill(before, gradient[r, lane], Q[r, r]))
                     moved[lane] = entries[r, lane] - before
-                _add_multiples(g0, m0, Q[r].ctypes.data, rank)
+                add_multiples(g0, m0, Q[r].ctypes.data, rank)
         for lane in range(lanes):
             for r in range(rank):
                 out[begin + lane, r] = entries[r, lane]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.kernels.rows import LEAST_SQUARES_ROWS, RowKernel, update_rows
+from solvers.kernels.rows import HALS_ROWS, LEAST_SQUARES_ROWS, RowKernel, update_rows
 from solvers.tensor.products import Float64
 from solvers.tensor.threads import Threads
 
@@ -23,11 +23,19 @@ class DefiniteQuadratic:
     start: Float64
     scale: Float64
 
-    def solve(self) -> Float64:
-        """The unconstrained minimiser."""
+    def solve(self, threads: Threads) -> Float64:
+        """The unconstrained minimiser; it takes the place of the start."""
         if self.Q.ndim == 3:
             rows: Float64 = np.linalg.solve(self.Q, self.C[:, :, None])[:, :, 0].astype(np.float64, copy=False)
-            return rows / self.scale
+        else:
+            from solvers.kernels.cholesky import factorised, solve_rows  # numba: see methods/hals.py
+
+            rows = update_rows(solve_rows, HALS_ROWS, self.start, self.C, factorised(self.Q), threads, out=self.start)
+        rows /= self.scale
+        return rows
+
+    def solve_at_once(self) -> Float64:
+        """The same by LAPACK, which has other last bits."""
         from scipy.linalg.lapack import dposv  # a quarter of a second to load
 
         solution: Float64 = dposv(self.Q, self.C.T, lower=1)[1].T

@@ -3,11 +3,13 @@
 numba's cache does not notice a change here: after one, clear it, or change the kernels' files too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from solvers.tensor.compiled import inlined
 from solvers.tensor.products import Float64
@@ -97,6 +99,32 @@ def emit_difference(
             store(builder, results[place], target, place)
         builder.branch(done)
     builder.position_at_end(done)
+
+
+def _emit_multiples(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+    target, source, factors, count = arguments
+    vector, before = load(builder, source), builder.block
+    loop, done = builder.append_basic_block("multiples"), builder.append_basic_block("multiples_done")
+    builder.branch(loop)
+    builder.position_at_end(loop)
+    k = builder.phi(I64)
+    k.add_incoming(ir.Constant(I64, 0), before)
+    place = builder.add(target, builder.mul(k, ir.Constant(I64, LINE)))
+    product = builder.fmul(vector, spread(builder, item(builder, factors, k)), flags=("contract",))
+    store(builder, builder.fadd(load(builder, place), product, flags=("contract",)), place)
+    following = builder.add(k, ir.Constant(I64, 1))
+    k.add_incoming(following, loop)
+    builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
+    builder.position_at_end(done)
+    return context.get_dummy_value()
+
+
+def _multiples_of(typing, target, source, factors, count):  # type: ignore[no-untyped-def]
+    return types.void(*(types.int64,) * 4), _emit_multiples
+
+
+# target[k] ← target[k] + factors[k] source, for vectors target[k] and source and one k at least; all are addresses.
+add_multiples: Any = intrinsic(_multiples_of)
 
 
 @inlined

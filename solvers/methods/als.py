@@ -16,7 +16,7 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     Where columns coincide, rounding of M sends them far apart in opposite directions, and the cut would keep one half.
     """
     singular = SINGULAR_FLOAT32 if block.single else SINGULAR
-    solution = make_definite(A, block.Q, block.C, singular).solve()
+    solution = make_definite(A, block.Q, block.C, singular).solve(block.threads)
     np.maximum(solution, 0.0, out=solution)
     elsewhere = np.sqrt(np.diagonal(block.bound))
     weights = np.linalg.norm(solution, axis=0) * elsewhere
@@ -26,4 +26,4 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
 
 def update_of_format_1(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     """The same, with rounding taken for a solution."""
-    return np.maximum(make_definite(A, block.Q, block.C).solve(), 0.0), memory
+    return np.maximum(make_definite(A, block.Q, block.C).solve_at_once(), 0.0), memory

@@ -5,7 +5,7 @@ factors, at the price of a tensor with a few dozen entries along each mode.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 from weakref import ReferenceType, ref
@@ -151,23 +151,23 @@ def _truncated(
     parts = products.parts(columns, side)
     done, passes = count(), 2 + SUBSPACE_ITERATIONS
 
-    def told(some: Iterable[Array]) -> Iterator[Array]:
-        for part in some:
-            if tell is not None:
-                tell(next(done) / (passes * len(parts)))
-            yield part
+    def told(part: Array) -> Array:
+        if tell is not None:
+            tell(next(done) / (passes * len(parts)))
+        return part
 
     def orthonormal(product: Array) -> Array:
         return padded(_orthonormal(product[:, :kept]), products.unit)
 
     sketch = (_sketch(math.prod(_others(part, side)), kept, products, random) for part in parts)
-    U = orthonormal(products.contract_parts(told(sketch), columns, side))
+    U = orthonormal(products.contract_parts(map(told, sketch), columns, side))
     for _ in range(SUBSPACE_ITERATIONS):
-        U = orthonormal(products.contract_parts(told(products.contracted_parts(U, side)), columns, side))
+        U = orthonormal(products.contract_parts(map(told, products.contracted_parts(U, side)), columns, side))
     core = np.empty((math.prod(lengths[:axis]), kept, math.prod(lengths[axis + 1 :])), entries.dtype)
-    for part, product in zip(parts, told(products.contracted_parts(U, side)), strict=True):
+    contracted = map(told, products.contracted_parts(U, side))
+    for part in parts:  # none is held while the next is formed
         before, after = (part[0], part[2]) if side == "outer" else (part[1], slice(0, 1))
-        core[before, :, after] = np.moveaxis(product[:, :kept].reshape(*_others(part, side), kept), 2, 1)
+        core[before, :, after] = np.moveaxis(next(contracted)[:, :kept].reshape(*_others(part, side), kept), 2, 1)
     return np.ascontiguousarray(U[:, :kept]), core.reshape(*lengths[:axis], kept, *lengths[axis + 1 :])
 
 

@@ -201,8 +201,9 @@ class ThinProducts(InDoublePrecision):
     def contract_parts(self, weights: Iterable[Array], columns: int, side: Side = "outer") -> Array:
         parts = self.parts(columns, side)
         sums = self._sums(side, columns, whole_of(self._shape))
-        for part, some in zip(parts, weights, strict=True):
-            self._contract(side, aligned(some, self.dtype), part, sums)
+        weights = iter(weights)
+        for part in parts:  # the weights of none are held while those of the next are formed
+            self._contract(side, aligned(next(weights), self.dtype), part, sums)
         return total(sums)
 
     def _contracted(self, side: Side, weights: Array, whole: Place) -> Array:

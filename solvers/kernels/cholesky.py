@@ -1,0 +1,46 @@
+"""Least squares without constraints: the rows of Z that solve Z Q = C, for one positive definite Q."""
+
+import numpy as np
+
+from solvers.kernels.vectors import LANES, LINE, add_multiples, aligned_zeros
+from solvers.tensor.compiled import compiled
+from solvers.tensor.products import Float64
+
+
+@compiled
+def factorised(Q: Float64) -> Float64:
+    """Q = Uᵀ D U, with a unit diagonal of U: 1/D on the diagonal, −U above it and −Uᵀ below."""
+    rank = len(Q)
+    factors, rest = np.empty((rank, rank)), Q.copy()
+    for j in range(rank):
+        factors[j, j] = 1 / rest[j, j]
+        for s in range(j + 1, rank):
+            share = rest[j, s] * factors[j, j]
+            factors[j, s] = factors[s, j] = -share
+            for t in range(s, rank):
+                rest[s, t] -= share * rest[j, t]
+    return factors
+
+
+@compiled
+def solve_rows(start: Float64, C: Float64, factors: Float64, out: Float64) -> None:
+    """Forward by Uᵀ and back by U, with a row in each lane of vectors; lanes beyond the last row repeat it."""
+    count, rank = C.shape
+    rows = aligned_zeros(rank, LANES)
+    r0 = rows.ctypes.data
+    for begin in range(0, count, LANES):
+        lanes = min(LANES, count - begin)
+        for lane in range(LANES):
+            row = min(begin + lane, count - 1)
+            for j in range(rank):
+                rows[j, lane] = C[row, j]
+        for j in range(rank - 1):
+            add_multiples(r0 + LINE * (j + 1), r0 + LINE * j, factors[j, j + 1 :].ctypes.data, rank - 1 - j)
+        for j in range(rank):
+            for lane in range(LANES):
+                rows[j, lane] *= factors[j, j]
+        for j in range(rank - 1, 0, -1):
+            add_multiples(r0, r0 + LINE * j, factors[j].ctypes.data, j)
+        for lane in range(lanes):
+            for j in range(rank):
+                out[begin + lane, j] = rows[j, lane]
