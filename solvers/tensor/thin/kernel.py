@@ -165,7 +165,7 @@ class Emitter:
                 b.store(b.fadd(b.load(address, align=self.item), sums[m][place]), address, align=self.item)
 
     def _prefetch(self, k: Value, step: Value, ahead: Value) -> None:
-        """Ask for entries that come next: side by side, a line of another row in every turn; else those below."""
+        """Ask for entries that come next: side by side, a line of another row in every turn; else of another k."""
         b = self.builder
         if self.is_along:
             seven, line = ir.Constant(I64, 7), 64 // self.item
@@ -271,14 +271,17 @@ def sum_across(
     for panel in range(0, columns, PANEL):
         for b in range(blocks):
             for strip in range(0, rows, COLUMNS):
+                end = min(rows, strip + COLUMNS)
                 for k in range(0, depth, ACROSS):
                     now = min(ACROSS, depth - k)
-                    for p in range(strip, min(rows, strip + COLUMNS), ROWS):
+                    for p in range(strip, end, ROWS):
                         few = min(ROWS, rows - p)
                         entries = x + (b * block_step + k * step + p) * item
                         weights = w0 + ((begin + k) * columns + panel) * item
                         place = o0 + ((out_begin + b * out_step + p) * columns + panel) * item
-                        ahead = entries + now * step * item
+                        ahead = entries + few * item
+                        if p + few == end:  # then the strip's first ones of the next k
+                            ahead = x + (b * block_step + (k + now) * step + strip) * item
                         left, first = min(PANEL, columns - panel) // unit, PREFETCHES
                         while left > 0:
                             units = _next_units(left)
