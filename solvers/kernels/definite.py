@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.kernels.rows import HALS_ROWS, LEAST_SQUARES_ROWS, RowKernel, update_rows
+from solvers.kernels.rows import RowKernel, update_rows
 from solvers.tensor.products import Float64
 from solvers.tensor.threads import Threads
 
@@ -30,7 +30,7 @@ class DefiniteQuadratic:
         else:
             from solvers.kernels.cholesky import factorised, solve_rows  # numba: see methods/hals.py
 
-            rows = update_rows(solve_rows, HALS_ROWS, self.start, self.C, factorised(self.Q), threads, out=self.start)
+            rows = update_rows(solve_rows, self.start, self.C, factorised(self.Q), threads, out=self.start)
         rows /= self.scale
         return rows
 
@@ -44,7 +44,7 @@ class DefiniteQuadratic:
 
     def solve_rows(self, kernel: RowKernel, threads: Threads) -> Float64:
         """The minimiser over A ≥ 0, by a kernel for nonnegative least squares; it takes the place of the start."""
-        rows = update_rows(kernel, LEAST_SQUARES_ROWS, self.start, self.C, self.Q, threads, out=self.start)
+        rows = update_rows(kernel, self.start, self.C, self.Q, threads, out=self.start)
         rows /= self.scale
         return rows
 

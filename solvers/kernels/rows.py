@@ -13,15 +13,14 @@ from solvers.tensor.threads import Threads, slabs
 
 RowKernel: TypeAlias = Callable[..., None]
 
-# Rows that a kernel takes at a time, of so many components: a fraction of a millisecond of work, by least squares and
-# by passes of HALS. Of fewer components it takes more rows, up to so many times more, as the work goes with their
-# square: one thread has done less by the time another wakes.
-LEAST_SQUARES_ROWS, HALS_ROWS, COMPONENTS, MOST_TIMES = 64, 256, 40, 16
+# Rows that a kernel takes at a time, of so many components: about a millisecond of work. Of fewer components it takes
+# more rows, up to so many times more, as the work goes with their square: one thread has done less by the time another
+# wakes.
+ROWS, COMPONENTS, MOST_TIMES = 256, 40, 16
 
 
 def update_rows(
     kernel: RowKernel,
-    at_once: int,
     A: Float64,
     C: Float64,
     Q: Float64,
@@ -40,6 +39,6 @@ def update_rows(
         kernel(A[rows], C[rows], Q if Q.ndim == 2 else Q[rows], written, *options)
         out[rows] = written
 
-    at_once = round(at_once * min(MOST_TIMES, max(1.0, (COMPONENTS / C.shape[1]) ** 2)))
+    at_once = round(ROWS * min(MOST_TIMES, max(1.0, (COMPONENTS / C.shape[1]) ** 2)))
     threads.each(piece, slabs(len(C), -(-len(C) // at_once)))
     return out

@@ -6,7 +6,7 @@ passes of HALS take their place: they come close to the minimiser, and the sweep
 
 from solvers.block import Block, Memory
 from solvers.kernels.definite import make_definite
-from solvers.kernels.rows import HALS_ROWS, update_rows
+from solvers.kernels.rows import update_rows
 from solvers.tensor.products import Float64
 
 # Rows of a mode from which on passes of HALS are made, and how many.
@@ -21,4 +21,4 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
 
     if len(A) < LONG:
         return make_definite(A, block.Q, block.C).solve_rows(pivoting_rows, block.threads), memory
-    return update_rows(rows_by_column, HALS_ROWS, A, block.C, block.Q, block.threads, PASSES), memory
+    return update_rows(rows_by_column, A, block.C, block.Q, block.threads, PASSES), memory

@@ -1,7 +1,7 @@
 """Hierarchical alternating least squares (the paper's Algorithm 3)."""
 
 from solvers.block import Block, Memory
-from solvers.kernels.rows import HALS_ROWS, update_rows
+from solvers.kernels.rows import update_rows
 from solvers.tensor.products import Float64
 
 # A column below this share of the numbers that it is the difference of is their rounding. A component that is zero in
@@ -24,7 +24,7 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
         for _ in range(block.passes):
             A = normalised_columns(A, block.bound, block.C, block.times(A), ROUNDING)
         return A, memory
-    return update_rows(rows_by_column, HALS_ROWS, A, block.C, block.Q, block.threads, block.passes), memory
+    return update_rows(rows_by_column, A, block.C, block.Q, block.threads, block.passes), memory
 
 
 def update_of_format_1(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
@@ -35,5 +35,5 @@ def update_of_format_1(A: Float64, block: Block, memory: Memory) -> tuple[Float6
         if block.normalise:
             A = normalised_columns(A, block.Q, block.C, A @ block.Q, 0.0)
         else:
-            A = update_rows(rows_by_column, HALS_ROWS, A, block.C, block.Q, block.threads, 1)
+            A = update_rows(rows_by_column, A, block.C, block.Q, block.threads, 1)
     return A, memory

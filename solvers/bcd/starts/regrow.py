@@ -22,7 +22,7 @@ from solvers.bcd.problem import Problem
 from solvers.bcd.scaling import best_scales
 from solvers.bcd.starts.initial import nonnegative_normal
 from solvers.bcd.weights import beta_for
-from solvers.kernels.rows import HALS_ROWS, update_rows
+from solvers.kernels.rows import update_rows
 from solvers.metrics import DEAD_SHARE, weights
 from solvers.tensor.products import Array, Float64, times_rows
 from solvers.tensor.protocol import TensorLike
@@ -140,7 +140,7 @@ def _hals_pass(
     for (mode, M), (cross, own) in zip(products, grams, strict=False):
         C = M - times_rows(living[mode], cross)
         Q = own + problem.alpha[mode] * np.eye(D[0].shape[1])
-        D[mode] = update_rows(rows_by_column, HALS_ROWS, D[mode], C - problem.beta[mode], Q, threads, 1)
+        D[mode] = update_rows(rows_by_column, D[mode], C - problem.beta[mode], Q, threads, 1)
         working[mode] = D[mode].astype(X.dtype, copy=False)
     return D, np.einsum("ir,ir->r", C, D[mode])
 
