@@ -25,7 +25,7 @@ from solvers.tensor.threads import slabs
 # Bytes of a slab: rows in it meet the weights together. Two of them are held, of up to twice as many bytes.
 SLAB_BYTES = 1 << 25
 # Cuts inside of a block are at multiples of these: there a new block of the kernel's sums begins, too.
-ALIGNED_ROWS, ALIGNED_COLUMNS = 32, 128
+ALIGNED_ROWS, ALIGNED_COLUMNS = 24, 128
 # Bytes that one call reads, and calls side by side: one waits for the disk while the other copies.
 READ_BYTES, READERS = 1 << 22, 2
 # Places, lengths and memory of a read past the page cache are multiples of this.

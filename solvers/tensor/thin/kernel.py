@@ -22,8 +22,8 @@ from solvers.tensor.products import Array
 from solvers.tensor.scan import Booleans
 
 # Entries of k in a block, where they lie side by side and where they lie apart. A block of W and of the rows that meet
-# it stay in the first-level cache.
-ALONG, ACROSS = 128, 32
+# it stay in the first-level cache. Processors foresee what is read next in some 32 places, and no more.
+ALONG, ACROSS = 128, 24
 # Entries of a block of W where they lie side by side: with more columns a block is shorter.
 BLOCK_OF_W = 2560
 # Columns of W and `out` that are done together; more would not leave room for the entries in the cache.

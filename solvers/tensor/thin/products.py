@@ -13,14 +13,7 @@ import numpy as np
 
 from solvers.tensor.contraction import SMALL, Blocks, Matricization, Place, Slab, corner, lengths_of, shifted, whole_of
 from solvers.tensor.products import Array, aligned, aligned_empty
-from solvers.tensor.thin.file_entries import (
-    ALIGNED_COLUMNS,
-    ALIGNED_ROWS,
-    FileEntries,
-    slab_entries,
-    slab_places,
-    slabs_in_turn,
-)
+from solvers.tensor.thin.file_entries import ALIGNED_COLUMNS, ALIGNED_ROWS, FileEntries, slab_entries, slabs_in_turn
 from solvers.tensor.threads import Threads, shrinking_slabs, slabs
 
 # A result with fewer rows than this is summed in sections, so that threads have something to share.
@@ -187,12 +180,15 @@ class ThinProducts(InDoublePrecision):
 
     def parts(self, columns: int, side: Side = "outer") -> list[Place]:
         """A part of such a matrix has about as many entries as a slab. No cut shows in the bits."""
-        (blocks, rows, after), most = whole_of(self._shape), slab_entries(self.dtype) // columns
+        (before, inner, after), most = self._shape, slab_entries(self.dtype) // columns
+        at_once, rows, wide = before, inner, after
         if side == "inner":
-            step = max(1, most // ALIGNED_ROWS) * ALIGNED_ROWS
-            return [(blocks, slice(i, min(rows.stop, i + step)), after) for i in range(0, rows.stop, step)]
-        most = max(1, most // ALIGNED_COLUMNS) * ALIGNED_COLUMNS
-        return [(some, rows, cut) for some, cut, _ in slab_places((blocks.stop, after.stop, 1), most)]
+            rows = max(1, most // ALIGNED_ROWS) * ALIGNED_ROWS
+        elif after <= most:
+            at_once = most // after
+        else:
+            at_once, wide = 1, max(1, most // ALIGNED_COLUMNS) * ALIGNED_COLUMNS
+        return list(product(_steps(before, at_once), _steps(inner, rows), _steps(after, wide)))
 
     def contracted_parts(self, weights: Array, side: Side = "outer") -> Iterator[Array]:
         for part in self.parts(weights.shape[1], side):
@@ -328,6 +324,10 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     sums = aligned_empty(shape, dtype)
     sums[...] = 0
     return sums
+
+
+def _steps(length: int, step: int) -> list[slice]:
+    return [slice(start, min(length, start + step)) for start in range(0, length, step)]
 
 
 def _common(one: slice, other: slice) -> slice | None:

@@ -52,11 +52,11 @@ def any_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         return
     opened, asked = os.open, []
 
-    def refused(path: str, flags: int) -> int:
+    def refused(path: str, flags: int, *mode: int) -> int:
         asked.append(flags & os.O_DIRECT)
         if asked[-1]:
             raise OSError("Invalid argument")
-        return opened(path, flags)
+        return opened(path, flags, *mode)
 
     monkeypatch.setattr(os, "open", refused)
 
