@@ -5,7 +5,7 @@ X is before × inner × after, a view, and `before` is 1 wherever the inner mode
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -30,6 +30,11 @@ class Slab(NamedTuple):
 
     place: Place
     entries: Array
+
+
+def cuts(part: slice, step: int) -> Iterator[slice]:
+    """A part in pieces of `step`; the last one may be shorter."""
+    return (slice(start, min(start + step, part.stop)) for start in range(part.start, part.stop, step))
 
 
 def whole_of(shape: tuple[int, ...]) -> Place:

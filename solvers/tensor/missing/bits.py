@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.contraction import SMALL, Split, whole_of
-from solvers.tensor.missing.masked import Mask, MaskedBlocks, cuts
+from solvers.tensor.contraction import SMALL, Split, cuts, whole_of
+from solvers.tensor.missing.masked import Mask, MaskedBlocks
 from solvers.tensor.products import Array
 from solvers.tensor.thin.file_entries import FileEntries, slabs_in_turn
 from solvers.tensor.thin.products import FEW_ROWS, SECTIONS, InDoublePrecision, total

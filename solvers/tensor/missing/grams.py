@@ -46,9 +46,8 @@ class Complete:
 
     def grams(self, factors: Sequence[Array], first: Partial | None, modes: Modes | None = None) -> Iterator[Gram]:
         modes = modes or self.constant
-        grams = {
-            mode: self._gram(A) for mode, A in enumerate(factors) if mode != modes[0]
-        }  # that one is replaced first
+        # That of the first mode is not needed before its factor is replaced.
+        grams = {mode: self._gram(A) for mode, A in enumerate(factors) if mode != modes[0]}
         for mode in modes:
             G = hadamard([grams[other] for other in self.constant if other != mode])
             yield Gram(G, G)

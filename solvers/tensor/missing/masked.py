@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.contraction import Blocks, Place, Slab, Split, block_sizes, corner
+from solvers.tensor.contraction import Blocks, Place, Slab, Split, block_sizes, corner, cuts
 from solvers.tensor.products import Array
 from solvers.tensor.scan import Booleans, Box, part_of
 
@@ -161,11 +161,6 @@ def _tiles(place: Place, longest_row: int) -> Iterator[Place]:
     blocks = max(1, TILE // (columns * rows))
     for b, a, i in product(cuts(before, blocks), cuts(after, columns), cuts(inner, rows)):
         yield b, i, a
-
-
-def cuts(part: slice, step: int) -> Iterator[slice]:
-    """A part in pieces of `step`; the last one may be shorter."""
-    return (slice(start, min(start + step, part.stop)) for start in range(part.start, part.stop, step))
 
 
 def _from(part: slice, whole: slice) -> slice:

@@ -11,7 +11,18 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from solvers.tensor.contraction import SMALL, Blocks, Matricization, Place, Slab, corner, lengths_of, shifted, whole_of
+from solvers.tensor.contraction import (
+    SMALL,
+    Blocks,
+    Matricization,
+    Place,
+    Slab,
+    corner,
+    cuts,
+    lengths_of,
+    shifted,
+    whole_of,
+)
 from solvers.tensor.products import Array, aligned, aligned_empty
 from solvers.tensor.thin.file_entries import ALIGNED_COLUMNS, ALIGNED_ROWS, FileEntries, slab_entries, slabs_in_turn
 from solvers.tensor.threads import Threads, shrinking_slabs, slabs
@@ -188,7 +199,8 @@ class ThinProducts(InDoublePrecision):
             at_once = most // after
         else:
             at_once, wide = 1, max(1, most // ALIGNED_COLUMNS) * ALIGNED_COLUMNS
-        return list(product(_steps(before, at_once), _steps(inner, rows), _steps(after, wide)))
+        blocks, inside, beside = whole_of(self._shape)
+        return list(product(cuts(blocks, at_once), cuts(inside, rows), cuts(beside, wide)))
 
     def contracted_parts(self, weights: Array, side: Side = "outer") -> Iterator[Array]:
         for part in self.parts(weights.shape[1], side):
@@ -324,10 +336,6 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     sums = aligned_empty(shape, dtype)
     sums[...] = 0
     return sums
-
-
-def _steps(length: int, step: int) -> list[slice]:
-    return [slice(start, min(length, start + step)) for start in range(0, length, step)]
 
 
 def _common(one: slice, other: slice) -> slice | None:
