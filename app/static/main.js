@@ -2,7 +2,7 @@
 
 import { connection } from "./api/connection.js";
 import { session } from "./api/request.js";
-import { announce } from "./parts/announce.js";
+import { announce } from "./components/announce.js";
 import { go, preload, route } from "./router.js";
 import { me, signOut, whoAmI } from "./api/session.js";
 
@@ -32,7 +32,7 @@ function showAway({ detail: { away } }) {
 }
 
 async function tellProblem(error) {
-  const { problemNote } = await import("./parts/problem.js");
+  const { problemNote } = await import("./components/problem-note.js");
   one("problem").replaceChildren(problemNote(error));
 }
 

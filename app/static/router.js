@@ -1,21 +1,21 @@
 // Which screen the address asks for: `#/jobs/ID/components?…`. One screen at a time; leaving it ends what it started.
 
-import { h, replace } from "./parts/element.js";
-import { problemNote } from "./parts/problem.js";
+import { h, replace } from "./components/element.js";
+import { problemNote } from "./components/problem-note.js";
 
 // Pattern, the entry of the navigation it belongs to, and the module that shows it, loaded when it is needed.
 const SCREENS = [
   ["/", "data", () => import("./screens/data.js")],
   ["/tensors/:id", "data", () => import("./screens/tensor.js")],
-  ["/new", "new", () => import("./screens/new.js")],
+  ["/new", "new", () => import("./screens/new-run.js")],
   ["/jobs", "jobs", () => import("./screens/jobs.js")],
-  ["/jobs/:id", "jobs", () => import("./screens/live.js")],
-  ["/jobs/:id/components", "jobs", () => import("./screens/components.js")],
+  ["/jobs/:id", "jobs", () => import("./screens/job.js")],
+  ["/jobs/:id/components", "jobs", () => import("./screens/job-components.js")],
   ["/compare", "jobs", () => import("./screens/compare.js")],
   ["/studies", "studies", () => import("./screens/studies.js")],
   ["/studies/:id", "studies", () => import("./screens/study.js")],
   ["/tensors", "tensors", () => import("./screens/tensors.js")],
-  ["/operator", "operator", () => import("./screens/operator.js")],
+  ["/operator", "operator", () => import("./screens/admin.js")],
   ["/sign-in", null, () => import("./screens/sign-in.js")],
 ];
 

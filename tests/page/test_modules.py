@@ -43,7 +43,7 @@ def test_a_hundred_thousand_iterations_stay_and_few_are_drawn(visitor: Visitor) 
     kept, drawn, peak = run(
         visitor,
         "charts/series.js",
-        "const { thin } = await import(new URL('charts/thin.js', document.querySelector('script[type=module]').src));"
+        "const { thin } = await import(new URL('charts/downsample.js', document.querySelector('script[type=module]').src));"
         "const series = new module.Series();"
         "for (let i = 1; i <= 100000; i++) series.push({iteration: i, objective: i === 77777 ? 9 : 1 / i, "
         "relative_error: 1 / i, seconds: i / 100, phase: 'exact', start: null});"
@@ -125,7 +125,7 @@ AGREE_UP_TO_3 = [of_rank(2, 0.99, 99.0), of_rank(3, 0.98, 95.0), of_rank(4, 0.4,
 def test_a_comparison_is_put_into_words_that_its_table_bears(
     visitor: Visitor, rows: list[Any], ranks: list[Any], title: str, words: list[str]
 ) -> None:
-    path = "parts/comparison-advice.js"
+    path = "components/comparison-advice.js"
     told = run(visitor, path, "return module.comparisonAdvice(value);", {"mode": 1, "rows": rows, "ranks": ranks})
     assert told["title"] == title
     assert all(one in " ".join(told["sentences"]) for one in words), told["sentences"]
@@ -133,7 +133,7 @@ def test_a_comparison_is_put_into_words_that_its_table_bears(
 
 def test_a_comparison_without_an_ended_run_says_nothing(visitor: Visitor) -> None:
     rows = [cell(3, 0.05) | {"relative_error": None}]
-    path = "parts/comparison-advice.js"
+    path = "components/comparison-advice.js"
     assert run(visitor, path, "return module.comparisonAdvice(value);", {"rows": rows, "ranks": []}) is None
 
 

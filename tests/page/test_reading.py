@@ -152,7 +152,7 @@ def test_a_list_that_is_drawn_anew_keeps_the_keyboard_where_it_was(visitor: Visi
     expect(link).to_be_focused()
 
 
-@pytest.mark.parametrize("lost", ["main.js", "parts/element.js", "screens/jobs.js"])
+@pytest.mark.parametrize("lost", ["main.js", "components/element.js", "screens/jobs.js"])
 def test_a_part_that_did_not_arrive_is_fetched_again(visitor: Visitor, lost: str) -> None:
     """As when the network changes while the page is loaded."""
     visitor.expected = (AWAY,)

@@ -1,6 +1,6 @@
 // Charts of one list of numbers: a histogram, the profile of a mode, the residual of every index.
 
-import { modeTitle } from "../parts/format.js";
+import { modeTitle } from "../components/format.js";
 import { Chart, palette } from "./plotly.js";
 
 /** Equally wide bins from `min` to `max`. */

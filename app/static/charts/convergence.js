@@ -1,7 +1,7 @@
 // Objective and relative error per iteration or second, drawing themselves; all numbers stay, few points are drawn.
 
 import { Chart, colors, load, palette } from "./plotly.js";
-import { firstAtLeast, thin } from "./thin.js";
+import { firstAtLeast, thin } from "./downsample.js";
 
 const POINTS = 1500;
 const REDRAW = 120; // milliseconds between two drawings, however fast iterations come

@@ -1,6 +1,6 @@
 // A slice with two modes as a heat map, one with a single mode as lines; labelled with the axes.
 
-import { modeTitle } from "../parts/format.js";
+import { modeTitle } from "../components/format.js";
 import { Chart, colors, diverging, palette, sequential } from "./plotly.js";
 
 /** The labels of the indices that a thinned slice shows. */

@@ -1,9 +1,9 @@
 // Labels of a tensor: name, unit and values of each mode, typed or pasted from a spreadsheet.
 
 import { send } from "../api/request.js";
-import { announce } from "../parts/announce.js";
-import { field, h, replace } from "../parts/element.js";
-import { problemNote } from "../parts/problem.js";
+import { announce } from "../components/announce.js";
+import { field, h, replace } from "../components/element.js";
+import { problemNote } from "../components/problem-note.js";
 
 /** Values as people paste them: one per line, or tabs, commas and semicolons between; `250:450` and `240:5:300` are ranges. */
 export function parseValues(text) {

@@ -1,6 +1,6 @@
 // The form of a request body: a few fields in front, the rest folded away, all from the schema.
 
-import { h } from "../parts/element.js";
+import { h } from "../components/element.js";
 import { control } from "./schema.js";
 
 const LABELS = { beta: "β (beta)", alpha: "α (alpha)", betas: "β values", rank: "Rank", ranks: "Ranks" };

@@ -1,7 +1,7 @@
 // A form from the API's own schema: every field with its default and its line of advice, so that it cannot drift.
 // A field that is left empty is left out of the request, and the server's default or preset holds.
 
-import { field, h, newId, select } from "../parts/element.js";
+import { field, h, newId, select } from "../components/element.js";
 
 const PRESET = /; (?:default (.*)|required), with the preset (.*)$/s;
 

@@ -1,7 +1,7 @@
 // The very run of the form as JSON, and as the lines that submit it from a shell, Python, MATLAB and R.
 
 import { address } from "../api/request.js";
-import { h, replace } from "../parts/element.js";
+import { h, replace } from "../components/element.js";
 
 const server = () => address("").replace(/\/$/, "");
 const needsKey = (caller) => caller.required;

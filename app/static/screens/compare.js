@@ -4,11 +4,11 @@ import { every } from "../api/connection.js";
 import { getJson, read } from "../api/request.js";
 import { ConvergenceChart } from "../charts/convergence.js";
 import { Series } from "../charts/series.js";
-import { card, choice, h, replace } from "../parts/element.js";
-import { nameOf, number, percent, seconds, whole } from "../parts/format.js";
-import { LIVE, pathOf } from "../parts/job-actions.js";
-import { stateMark } from "../parts/job-heading.js";
-import { flat, written } from "../parts/settings-table.js";
+import { card, choice, h, replace } from "../components/element.js";
+import { nameOf, number, percent, seconds, whole } from "../components/format.js";
+import { LIVE, pathOf } from "../components/job-actions.js";
+import { stateMark } from "../components/job-heading.js";
+import { flat, written } from "../components/settings-table.js";
 import { link } from "../router.js";
 
 const MOST = 12;

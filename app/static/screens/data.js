@@ -2,10 +2,10 @@
 
 import { every } from "../api/connection.js";
 import { getJson, send } from "../api/request.js";
-import { announce } from "../parts/announce.js";
-import { card, h, redraw, replace } from "../parts/element.js";
-import { bytes, nameOf, number, shape, when } from "../parts/format.js";
-import { problemNote } from "../parts/problem.js";
+import { announce } from "../components/announce.js";
+import { card, h, redraw, replace } from "../components/element.js";
+import { bytes, nameOf, number, shape, when } from "../components/format.js";
+import { problemNote } from "../components/problem-note.js";
 import { go, link } from "../router.js";
 
 const RECENT = 8;

@@ -2,13 +2,13 @@
 
 import { every } from "../api/connection.js";
 import { getJson } from "../api/request.js";
-import { announce } from "../parts/announce.js";
-import { field, h, replace, select } from "../parts/element.js";
-import { nameOf, number, seconds, when, whole } from "../parts/format.js";
-import { LIVE, cancelJob, deleteJob, renameJob } from "../parts/job-actions.js";
-import { stateMark } from "../parts/job-heading.js";
-import { pagedTable } from "../parts/paged-table.js";
-import { usageCard } from "../parts/usage.js";
+import { announce } from "../components/announce.js";
+import { field, h, replace, select } from "../components/element.js";
+import { nameOf, number, seconds, when, whole } from "../components/format.js";
+import { LIVE, cancelJob, deleteJob, renameJob } from "../components/job-actions.js";
+import { stateMark } from "../components/job-heading.js";
+import { pagedTable } from "../components/paged-table.js";
+import { usageCard } from "../components/usage-card.js";
 import { keepQuery, link } from "../router.js";
 
 const STATES = { "": "all", queued: "queued", running: "running", succeeded: "succeeded", failed: "failed", cancelled: "cancelled" };

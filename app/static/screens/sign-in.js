@@ -1,7 +1,7 @@
 // Sign in: a key, pasted once. The page forgets it at once; the browser keeps a session.
 
-import { field, h, replace } from "../parts/element.js";
-import { problemNote } from "../parts/problem.js";
+import { field, h, replace } from "../components/element.js";
+import { problemNote } from "../components/problem-note.js";
 import { go } from "../router.js";
 import { me, signIn } from "../api/session.js";
 

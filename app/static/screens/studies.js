@@ -1,10 +1,10 @@
 // Studies: all of them, and how far each is.
 
 import { every } from "../api/connection.js";
-import { h, replace } from "../parts/element.js";
-import { nameOf, percent, when, whole } from "../parts/format.js";
-import { stateMark } from "../parts/job-heading.js";
-import { pagedTable } from "../parts/paged-table.js";
+import { h, replace } from "../components/element.js";
+import { nameOf, percent, when, whole } from "../components/format.js";
+import { stateMark } from "../components/job-heading.js";
+import { pagedTable } from "../components/paged-table.js";
 import { link } from "../router.js";
 
 const LOOK_AGAIN = 3000;

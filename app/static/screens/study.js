@@ -2,12 +2,12 @@
 
 import { follow } from "../api/events.js";
 import { address, getJson, send } from "../api/request.js";
-import { announce } from "../parts/announce.js";
-import { comparisonAdvice, weightOf } from "../parts/comparison-advice.js";
-import { confirm } from "../parts/dialog.js";
-import { card, facts, h, redraw, replace } from "../parts/element.js";
-import { count, nameOf, number, percent, seconds, when, whole } from "../parts/format.js";
-import { LIVE } from "../parts/job-actions.js";
+import { announce } from "../components/announce.js";
+import { comparisonAdvice, weightOf } from "../components/comparison-advice.js";
+import { confirm } from "../components/dialog.js";
+import { card, facts, h, redraw, replace } from "../components/element.js";
+import { count, nameOf, number, percent, seconds, when, whole } from "../components/format.js";
+import { LIVE } from "../components/job-actions.js";
 import { go, link } from "../router.js";
 
 const PLOTS = {

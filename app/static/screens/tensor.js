@@ -3,11 +3,11 @@
 import { address, getJson, send } from "../api/request.js";
 import { HistogramChart, ModeChart } from "../charts/bars.js";
 import { axesEditor } from "../forms/axes-editor.js";
-import { confirm, rename } from "../parts/dialog.js";
-import { card, choice, facts, h, replace } from "../parts/element.js";
-import { bytes, count, modeName, nameOf, number, percent, shape, when, whole } from "../parts/format.js";
-import { problemNote } from "../parts/problem.js";
-import { sliceView } from "../parts/slice-view.js";
+import { confirm, rename } from "../components/dialog.js";
+import { card, choice, facts, h, replace } from "../components/element.js";
+import { bytes, count, modeName, nameOf, number, percent, shape, when, whole } from "../components/format.js";
+import { problemNote } from "../components/problem-note.js";
+import { sliceView } from "../components/slice-view.js";
 import { go, link, route } from "../router.js";
 
 const MOST_IN_ONE_BIN = 0.7;

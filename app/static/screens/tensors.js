@@ -2,11 +2,11 @@
 
 import { every } from "../api/connection.js";
 import { send } from "../api/request.js";
-import { confirm, rename } from "../parts/dialog.js";
-import { field, h, replace } from "../parts/element.js";
-import { bytes, nameOf, number, shape, when } from "../parts/format.js";
-import { pagedTable } from "../parts/paged-table.js";
-import { usageCard } from "../parts/usage.js";
+import { confirm, rename } from "../components/dialog.js";
+import { field, h, replace } from "../components/element.js";
+import { bytes, nameOf, number, shape, when } from "../components/format.js";
+import { pagedTable } from "../components/paged-table.js";
+import { usageCard } from "../components/usage-card.js";
 import { keepQuery, link } from "../router.js";
 
 const LOOK_AGAIN = 5000;

@@ -4,16 +4,16 @@ import { every } from "../api/connection.js";
 import { componentsOf, loadFactors } from "../api/factors.js";
 import { getJson } from "../api/request.js";
 import { ModeChart } from "../charts/bars.js";
-import { multiples } from "../charts/multiples.js";
+import { multiples } from "../charts/small-multiples.js";
 import { palette } from "../charts/plotly.js";
-import { announce } from "../parts/announce.js";
-import { show as showDialog } from "../parts/dialog.js";
-import { card, choice, h, replace } from "../parts/element.js";
-import { count, indexLabel, modeName, modeTitle, number, percent, whole } from "../parts/format.js";
-import { LIVE, pathOf } from "../parts/job-actions.js";
-import { jobHeading } from "../parts/job-heading.js";
-import { problemNote } from "../parts/problem.js";
-import { sliceView } from "../parts/slice-view.js";
+import { announce } from "../components/announce.js";
+import { show as showDialog } from "../components/dialog.js";
+import { card, choice, h, replace } from "../components/element.js";
+import { count, indexLabel, modeName, modeTitle, number, percent, whole } from "../components/format.js";
+import { LIVE, pathOf } from "../components/job-actions.js";
+import { jobHeading } from "../components/job-heading.js";
+import { problemNote } from "../components/problem-note.js";
+import { sliceView } from "../components/slice-view.js";
 
 const LOOK_AGAIN = 4000;
 const OVERLAP = 0.9; // congruence above which two components may be one

@@ -6,11 +6,11 @@ import { componentsOf, loadFactors, sparsityOf } from "../api/factors.js";
 import { getJson, read } from "../api/request.js";
 import { ConvergenceChart } from "../charts/convergence.js";
 import { Series } from "../charts/series.js";
-import { card, choice, facts, h, redraw, replace } from "../parts/element.js";
-import { count, number, percent, seconds, shape, when, whole } from "../parts/format.js";
-import { LIVE, pathOf } from "../parts/job-actions.js";
-import { jobHeading } from "../parts/job-heading.js";
-import { settingsTable } from "../parts/settings-table.js";
+import { card, choice, facts, h, redraw, replace } from "../components/element.js";
+import { count, number, percent, seconds, shape, when, whole } from "../components/format.js";
+import { LIVE, pathOf } from "../components/job-actions.js";
+import { jobHeading } from "../components/job-heading.js";
+import { settingsTable } from "../components/settings-table.js";
 import { link } from "../router.js";
 
 const LOOK_AT_FACTORS = 5000; // milliseconds between two looks for a new checkpoint

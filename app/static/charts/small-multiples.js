@@ -1,10 +1,10 @@
 // Small multiples: one row per component, one column per mode. Drawn as plain SVG, since a chart for each of sixty
 // small panels would take plotly a second; a mode's heading opens all its components in one large chart.
 
-import { h, svg } from "../parts/element.js";
-import { indexLabel, modeTitle, percent } from "../parts/format.js";
+import { h, svg } from "../components/element.js";
+import { indexLabel, modeTitle, percent } from "../components/format.js";
 import { palette, sequential } from "./plotly.js";
-import { thin } from "./thin.js";
+import { thin } from "./downsample.js";
 
 const WIDTH = 240;
 const HEIGHT = 64;

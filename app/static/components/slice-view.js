@@ -3,7 +3,7 @@
 import { SliceChart } from "../charts/heatmap.js";
 import { choice, h, replace, select } from "./element.js";
 import { indexLabel, modeName } from "./format.js";
-import { problemNote } from "./problem.js";
+import { problemNote } from "./problem-note.js";
 
 /**
  * `load(fix)` gives `{name: slice}`, a picture each; `fixed` holds modes at an index to begin with.

@@ -1,7 +1,7 @@
 // Questions: before something is deleted or renamed. The browser's own dialog keeps the focus inside.
 
 import { h } from "./element.js";
-import { problemNote } from "./problem.js";
+import { problemNote } from "./problem-note.js";
 
 /** Show a dialog; `body(close)` gives its content. Resolves to what `close` was called with, null if it was left. */
 export function show(title, body, { large = false } = {}) {

@@ -1,9 +1,9 @@
 // New run: one form for a run, and the same with lists for a study. What it will cost, and the lines that submit it.
 
 import { getJson, send } from "../api/request.js";
-import { card, choice, field, h, replace, select } from "../parts/element.js";
-import { bytes, count, nameOf, shape } from "../parts/format.js";
-import { problemNote } from "../parts/problem.js";
+import { card, choice, field, h, replace, select } from "../components/element.js";
+import { bytes, count, nameOf, shape } from "../components/format.js";
+import { problemNote } from "../components/problem-note.js";
 import { requestForm } from "../forms/request-form.js";
 import { schemas } from "../forms/schema.js";
 import { jobSnippets, snippetView, studySnippets } from "../forms/snippets.js";

@@ -2,11 +2,11 @@
 
 import { every } from "../api/connection.js";
 import { getJson, pages, send } from "../api/request.js";
-import { confirm } from "../parts/dialog.js";
-import { card, facts, h, redraw, replace } from "../parts/element.js";
-import { bytes, count, nameOf, number, seconds, when, whole } from "../parts/format.js";
-import { LIVE } from "../parts/job-actions.js";
-import { stateMark } from "../parts/job-heading.js";
+import { confirm } from "../components/dialog.js";
+import { card, facts, h, redraw, replace } from "../components/element.js";
+import { bytes, count, nameOf, number, seconds, when, whole } from "../components/format.js";
+import { LIVE } from "../components/job-actions.js";
+import { stateMark } from "../components/job-heading.js";
 
 const LOOK_AGAIN = 3000;
 const MOST_JOBS = 100;
