@@ -25,10 +25,8 @@ from solvers.diagnostics import diagnose
 from solvers.errors import AdviceWarning, InvalidInput
 from solvers.settings import Settings, Stop
 from solvers.tensor.dense import Positive, Tensor
-from solvers.tensor.missing.observed import products_over_observed
 from solvers.tensor.protocol import Gram
 from solvers.tensor.scan import Scan
-from solvers.tensor.thin.products import ProductsOfFormat1
 from solvers.tensor.threads import Threads, single_threaded_blas
 from solvers.tensor.validation import prepare_tensor
 
@@ -121,10 +119,8 @@ def _prepare(
 ) -> tuple[Problem, Tensor, State]:
     with single_threaded_blas():
         report("scan", 0.0)
-        is_of_format_1 = resume is not None and resume.format == 1
-        products_of = ProductsOfFormat1 if is_of_format_1 else products_over_observed
         kinds, tell = (settings.missing, settings.negative, settings.rank), partial(report, "scan")
-        X = prepare_tensor(tensor, settings.precision, pool, mask, *kinds, products_of, known, tell)
+        X = prepare_tensor(tensor, settings.precision, pool, mask, *kinds, known, tell)
         if settings.accelerate == "compress" and not X.observed.constant:
             unfit = "cannot compress a tensor whose missing entries differ along every mode"
             raise InvalidInput("accelerate", unfit, "give 'auto' or 'none'")
@@ -136,7 +132,7 @@ def _prepare(
         started = time.perf_counter()
         penalties = _weights(X, settings, initial, pool, report) if resume is None else resume.weights
         fitted_seconds = time.perf_counter() - started if settings.sparsity == "auto" else 0.0
-        problem = resolve(settings, penalties, tuple(stay) if resume is None else resume.fixed, is_of_format_1)
+        problem = resolve(settings, penalties, tuple(stay) if resume is None else resume.fixed)
         sparse_rows = _rows_with_few_entries(X, problem)
         for advice in (*problem.advice(), *sparse_rows):
             warnings.warn(advice, AdviceWarning, stacklevel=4)

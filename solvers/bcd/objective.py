@@ -16,8 +16,6 @@ STREAM_BELOW = {np.dtype(np.float64): 2e-3, np.dtype(np.float32): 1e-1}
 # By this share of ‖X‖² the objective rises and falls through rounding alone: by the accelerated formula, and streamed.
 ROUNDING = {np.dtype(np.float64): 1e-14, np.dtype(np.float32): 2e-7}
 ROUNDING_STREAMED = {np.dtype(np.float64): 1e-14, np.dtype(np.float32): 1e-9}
-# What was assumed of both when states had format 1.
-ROUNDING_FORMAT_1 = {np.dtype(np.float64): 1e-14, np.dtype(np.float32): 1e-8}
 
 
 @dataclass(frozen=True)
@@ -43,11 +41,11 @@ def measure_from_scratch(tensor: TensorLike, problem: Problem, factors: Sequence
     return measure(tensor, problem, factors, squared_error(tensor.norm, factors[mode], M, G.rows))
 
 
-def rounding_noise(tensor: TensorLike, relative_error: float, state_format: int) -> float:
+def rounding_noise(tensor: TensorLike, relative_error: float) -> float:
     """The change of the objective that rounding alone can cause, by the formula that is used at this relative error."""
     streamed = relative_error < STREAM_BELOW[tensor.dtype]
     shares = ROUNDING_STREAMED if streamed else ROUNDING
-    return (ROUNDING_FORMAT_1 if state_format == 1 else shares)[tensor.dtype] * tensor.norm**2
+    return shares[tensor.dtype] * tensor.norm**2
 
 
 def squared_error(norm: float, A: Array, M: Float64, G: Float64) -> float:

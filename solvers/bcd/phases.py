@@ -34,7 +34,7 @@ def compressed_phase(
     """The same iterations on a compressed tensor until they would stop; returns where the exact ones go on."""
     started = time.perf_counter()
     with single_threaded_blas():
-        small = maybe_compress(X, problem, pool, precise=state.format > 1, tell=partial(report, "compress"))
+        small = maybe_compress(X, problem, pool, tell=partial(report, "compress"))
     tries_single = small is None and problem.tries_single
     report("single" if tries_single else "sweep", 0.0)
     if not state.history:
@@ -48,15 +48,13 @@ def compressed_phase(
     return state if small is not None else replace(state, phase="single" if tries_single else "exact")
 
 
-def maybe_compress(
-    tensor: Tensor, problem: Problem, threads: Threads, precise: bool = True, tell: Tell | None = None
-) -> Compressed | None:
+def maybe_compress(tensor: Tensor, problem: Problem, threads: Threads, tell: Tell | None = None) -> Compressed | None:
     """The compressed tensor if it was asked for, or if its shape and what it leaves out promise a gain."""
     rank = problem.settings.rank
     if problem.settings.accelerate == "compress":
-        return compress(tensor, rank, threads, precise=precise, tell=tell)
+        return compress(tensor, rank, threads, tell=tell)
     pays = is_worthwhile(tensor.shape, rank, tensor.observed.constant)
-    return compress(tensor, rank, threads, LARGEST_LOSS, precise, tell) if pays else None
+    return compress(tensor, rank, threads, LARGEST_LOSS, tell) if pays else None
 
 
 def single_phase(

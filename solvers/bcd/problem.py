@@ -7,7 +7,7 @@ import numpy as np
 
 from solvers.bcd.weights import Weights
 from solvers.block import Block
-from solvers.methods import METHODS, METHODS_OF_FORMAT_1, Method
+from solvers.methods import METHODS, Method
 from solvers.settings import Settings
 from solvers.tensor.products import Array, Float64
 from solvers.tensor.protocol import Gram, Modes
@@ -28,7 +28,6 @@ class Problem:
     beta: tuple[float, ...]
     squared: bool
     free: Modes  # the modes, from 0, whose factors are fitted; the others stay
-    is_of_format_1: bool = False  # begun by the version whose states have that format
 
     def block(self, mode: int, G: Gram, M: Float64, threads: Threads, single: bool = False) -> Block:
         """The quadratic of one mode, from its Grams G and its MTTKRP M; `single` if M was summed in float32."""
@@ -92,7 +91,7 @@ class Problem:
 
     def penalty(self, factors: Sequence[Array]) -> float:
         """Σ αₙ/2 ‖Aⁿ‖² + Σ βₙ ‖Aⁿ‖₁, or with β/2 Σᵢ ‖row i‖₁² instead."""
-        if not (self.squared or self.is_of_format_1):
+        if not self.squared:
             return float(self.penalty_per_component(factors).sum())
         total = 0.0
         for A, alpha, beta in zip(factors, self.alpha, self.beta, strict=True):
@@ -132,19 +131,17 @@ class Problem:
         return found
 
 
-def resolve(settings: Settings, weights: Weights, fixed: Modes = (), is_of_format_1: bool = False) -> Problem:
+def resolve(settings: Settings, weights: Weights, fixed: Modes = ()) -> Problem:
     """The problem that these settings ask for, with the weights that they come to for a tensor.
 
     With one free mode it is convex, and one nonnegative least squares problem has its solution, whatever the method.
     """
     free = tuple(mode for mode in range(len(weights.alpha)) if mode not in fixed)
-    methods = METHODS_OF_FORMAT_1 if is_of_format_1 else METHODS
     return Problem(
-        method=methods[settings.method if len(free) > 1 else EXACT_METHOD],
+        method=METHODS[settings.method if len(free) > 1 else EXACT_METHOD],
         settings=settings,
         alpha=weights.alpha,
         beta=weights.beta,
         squared=settings.penalises_squared,
         free=free,
-        is_of_format_1=is_of_format_1,
     )

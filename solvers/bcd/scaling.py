@@ -33,12 +33,11 @@ def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
     alpha, beta = (np.array([weights[mode] for mode in problem.free]) for weights in (problem.alpha, problem.beta))
     if not (alpha + beta).all():  # all scale would move to the mode without a penalty, without end
         return scales
-    from solvers.kernels import factors as kernels  # numba, see methods/hals.py
+    from solvers.kernels.factors import balance  # numba, see methods/hals.py
 
-    balance = kernels.balance_of_format_1 if problem.is_of_format_1 else kernels.balance
     squares, sums = np.stack([_squares_and_sums(A) for A in factors], axis=1)
     alive = (squares > VANISHED).all(axis=0)
-    if not problem.squared or not (beta.any() or problem.is_of_format_1):  # without β both penalties are the same
+    if not problem.squared or not beta.any():  # without β both penalties are the same
         scales[:, alive] = balance(alpha[:, None] * squares[:, alive], beta[:, None] * sums[:, alive])
         return scales
     exact = [A.astype(np.float64, copy=False) for A in factors]
@@ -52,7 +51,7 @@ def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
 
 
 def _squares_and_sums(A: Array) -> Float64:
-    """Of every column, 2 × R. A single one is added up in pairs by numpy, and so it was in runs of format 1."""
+    """Sums of squares and sums of the columns, 2 × R. A single column is added up in pairs, by numpy."""
     from solvers.kernels.factors import squares_and_sums  # numba, see methods/hals.py
 
     if A.shape[1] > 1:
@@ -65,13 +64,13 @@ def scales_after_sweep(problem: Problem, factors: Sequence[Array], sizes: Sequen
     """N × R scales: the best ones if rescaling was asked for; None to leave the factors alone. Fixed ones keep theirs.
 
     Without any penalty nothing holds a component's scale, and a dying one may carry it far from mode to mode: then it
-    is brought back whatever was asked for, or ended where it is faint. Not in a run that began without that rule.
+    is brought back whatever was asked for, or ended where it is faint.
     """
     if len(problem.free) == 1:  # its scale is what is fitted
         return None
     free = [factors[mode] for mode in problem.free]
     scales = np.ones((len(factors), factors[0].shape[1]))
-    if any(problem.alpha) or any(problem.beta) or problem.is_of_format_1:
+    if any(problem.alpha) or any(problem.beta):
         if not problem.settings.rescale:
             return None
         scales[list(problem.free)] = best_scales(problem, free)

@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from solvers.bcd.search import Search
-from solvers.bcd.weights import Weights, given_weights, missing_count
+from solvers.bcd.weights import Weights, missing_count
 from solvers.block import Memory
 from solvers.errors import InvalidInput
 from solvers.settings import Settings
@@ -25,8 +25,7 @@ Phase: TypeAlias = Literal["start", "compressed", "single", "exact"]
 # What is done before the first sweep ends, and what share of it was done, as far as that is known.
 PreparationStep: TypeAlias = Literal["scan", "weights", "start", "compress", "single", "sweep"]
 Report: TypeAlias = Callable[[PreparationStep, float], None]
-# Format 1 knows no trial starts and holds its weights in the settings; what it began goes on by its own rules.
-FORMAT, READABLE = 2, (1, 2)
+FORMAT = 2
 COLUMNS = ("objective", "relative_error", "seconds")
 
 
@@ -92,7 +91,7 @@ class State:
 
     settings: Settings
     weights: Weights
-    tensor_norm: float  # not a number in a state of format 1, until it is resumed
+    tensor_norm: float
     factors: tuple[Array, ...]
     memory: tuple[Memory, ...]
     history: History = History()
@@ -105,7 +104,6 @@ class State:
     search: Search | None = None
     notes: tuple[str, ...] = ()  # what a reader of the result should know of its beginning
     largest_beta: float | None = None  # found where every component is zero: no single one pays beyond it
-    format: int = FORMAT
     missing: int = 0  # entries of the tensor that were not observed
     fixed: tuple[int, ...] = ()  # modes, from 0, whose factors were given and stay
     preparation_seconds: float = 0.0  # spent before the first sweep
@@ -181,7 +179,7 @@ class State:
             arrays[column] = np.array(getattr(self.history, column))
         arrays["start"] = np.array([start or 0 for start in self.history.start], np.int64)
         header = {
-            "format": self.format,
+            "format": FORMAT,
             "settings": self.settings.model_dump(mode="json"),
             "weights": asdict(self.weights),
             "tensor_norm": self.tensor_norm,
@@ -209,54 +207,45 @@ class State:
             with np.load(io.BytesIO(content), allow_pickle=False) as stored:
                 arrays = dict(stored)
             header = json.loads(arrays["header"].tobytes())
-            found = header["format"]
+            version = header["format"]
         except (BadZipFile, OSError, EOFError, LookupError, TypeError, ValueError, RuntimeError) as error:
             raise InvalidInput("state", "is damaged", "resume from an older one") from error
-        if found not in READABLE:
-            raise InvalidInput("state", f"has format {found}, not {FORMAT}", "resume it with the version that saved it")
+        if version != FORMAT:
+            raise InvalidInput(
+                "state", f"has format {version}, not {FORMAT}", "resume it with the version that saved it"
+            )
         modes = range(1, len(header["numbers"]) + 1)
         settings = Settings.from_stored(header["settings"])
         objective, relative_error, seconds = (tuple(arrays[column].tolist()) for column in COLUMNS)
-        state = cls(
+        search, found = header["search"], None
+        if search is not None:
+            count = len(search["candidates"])
+            found = Search.from_header(search, [_collected(arrays, f"candidate{i}_A", modes) for i in range(count)])
+        previous = _collected(arrays, "momentum", modes) if "momentum1" in arrays else None
+        return cls(
             settings=settings,
-            weights=given_weights(settings, len(modes)),
-            tensor_norm=math.nan,
+            weights=Weights(**{name: tuple(values) for name, values in header["weights"].items()}),
+            tensor_norm=header["tensor_norm"],
             factors=_collected(arrays, "A", modes),
             memory=tuple(
                 Memory(arrays.get(f"previous{mode}"), numbers)
                 for mode, numbers in zip(modes, header["numbers"], strict=True)
             ),
-            history=History(objective, relative_error, seconds, (None,) * len(objective)),
+            history=History(
+                objective, relative_error, seconds, tuple(start or None for start in arrays["start"].tolist())
+            ),
             stop_reason=header["stop_reason"],
             phase=header["phase"],
             compressed_until=header["compressed_until"],
-            objective=objective[-1] if objective else math.inf,
-            format=found,
+            single_until=header["single_until"],
+            objective=header["objective"],
+            momentum=Momentum(previous, header["momentum_weight"]),
+            search=found,
+            notes=tuple(header["notes"]),
+            largest_beta=header["largest_beta"],
+            missing=header["missing"],
+            fixed=tuple(header["fixed"]),
         )
-        return state if found == 1 else _with_format_2(state, header, arrays, modes)
-
-
-def _with_format_2(state: State, header: dict[str, Any], arrays: dict[str, Any], modes: range) -> State:
-    """What the first format had not."""
-    search, found = header["search"], None
-    if search is not None:
-        count = len(search["candidates"])
-        found = Search.from_header(search, [_collected(arrays, f"candidate{i}_A", modes) for i in range(count)])
-    previous = _collected(arrays, "momentum", modes) if "momentum1" in arrays else None
-    return replace(
-        state,
-        weights=Weights(**{name: tuple(values) for name, values in header["weights"].items()}),
-        tensor_norm=header["tensor_norm"],
-        history=replace(state.history, start=tuple(start or None for start in arrays["start"].tolist())),
-        objective=header["objective"],
-        momentum=Momentum(previous, header["momentum_weight"]),
-        search=found,
-        notes=tuple(header["notes"]),
-        largest_beta=header["largest_beta"],
-        single_until=header.get("single_until", 0),
-        missing=header.get("missing", 0),
-        fixed=tuple(header.get("fixed", ())),
-    )
 
 
 def _numbered(name: str, arrays: Sequence[Array]) -> dict[str, Any]:
@@ -277,7 +266,7 @@ def check_resumable(
     if lengths != tensor.shape:
         raise InvalidInput("resume", f"was saved for a tensor of shape {lengths}", "pass the tensor it belongs to")
     working = [tensor.dtype]
-    if state.phase == "compressed" and state.format > 1:
+    if state.phase == "compressed":
         working.append(np.dtype(np.float64))
     if state.phase == "single":
         working = [np.dtype(np.float32)] if tensor.dtype == np.float64 else []

@@ -61,13 +61,12 @@ def _are_small(changes: Sequence[Change], tolerance: float, patience: int, noise
 def _latest_changes(state: State, begun: int, switched: int) -> list[Change]:
     """What the last `patience` sweeps of a stretch changed; none as long as no exact one has followed other phases.
 
-    Where a phase ended, its factors were measured anew, on the tensor itself: that is no change that a sweep made. A
-    run of format 1 counts exact changes only.
+    Where a phase ended, its factors were measured anew, on the tensor itself: that is no change that a sweep made.
     """
     stop, history = state.settings.stop, state.history
     values = history.relative_error if stop.criterion == "relative_error" else history.objective
     exact = _latest(values[max(begun, switched) - 1 :], stop.patience)
-    if not exact or state.format == 1:
+    if not exact:
         return exact
     return [*_latest(values[begun - 1 : switched - 1], stop.patience), *exact][-stop.patience :]
 

@@ -72,7 +72,7 @@ def iterate(X: TensorLike, problem: Problem, state: State, pool: Threads) -> Sta
     """One iteration: a sweep, measured and recorded; then what its stretch or its end calls for."""
     with single_threaded_blas():
         recorded = _swept(X, problem, state, pool)
-        noise = rounding_noise(X, recorded.history.relative_error[-1], recorded.format)
+        noise = rounding_noise(X, recorded.history.relative_error[-1])
         after = _timed(recorded, lambda state: _explained(X, problem, proceed(X, problem, state, noise, pool), pool))
         return after if after.stop_reason is not None else replace(after, stop_reason=limit_reached(after))
 
@@ -89,7 +89,7 @@ def _swept(X: TensorLike, problem: Problem, state: State, pool: Threads) -> Stat
     step = sweep_modes(X, problem, beyond or state.factors, state.memory, first, method.update, pool)
     seconds = time.perf_counter() - started
     score = measure(X, problem, step.factors, step.squared_error)
-    rose = score.objective > state.objective + rounding_noise(X, score.relative_error, state.format)
+    rose = score.objective > state.objective + rounding_noise(X, score.relative_error)
     if rose and (beyond is not None or method.fallback is not None):
         started = time.perf_counter()
         if beyond is not None:
@@ -149,8 +149,8 @@ def sweep_order(X: TensorLike, problem: Problem) -> Modes:
 
 
 def reason_to_stop(X: TensorLike, problem: Problem, state: State) -> StopReason | None:
-    noise = rounding_noise(X, state.history.relative_error[-1], state.format)
-    return stop_reason(state, noise, problem.method.monotone and state.format > 1)
+    noise = rounding_noise(X, state.history.relative_error[-1])
+    return stop_reason(state, noise, problem.method.monotone)
 
 
 def _explained(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:

@@ -34,14 +34,6 @@ class DefiniteQuadratic:
         rows /= self.scale
         return rows
 
-    def solve_at_once(self) -> Float64:
-        """The same by LAPACK, which has other last bits."""
-        from scipy.linalg.lapack import dposv  # a quarter of a second to load
-
-        solution: Float64 = dposv(self.Q, self.C.T, lower=1)[1].T
-        solution /= self.scale
-        return solution
-
     def solve_rows(self, kernel: RowKernel, threads: Threads) -> Float64:
         """The minimiser over A ≥ 0, by a kernel for nonnegative least squares; it takes the place of the start."""
         rows = update_rows(kernel, self.start, self.C, self.Q, threads, out=self.start)

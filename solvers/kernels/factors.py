@@ -74,20 +74,6 @@ def balance(p: Float64, q: Float64) -> Float64:
     return scales
 
 
-def balance_of_format_1(p: Float64, q: Float64) -> Float64:
-    """The same, with the bits of that time."""
-    log_lambda = np.log(p + q).mean(axis=0)
-    for _ in range(NEWTON_STEPS):
-        root = np.sqrt(q * q + 4 * p * np.exp(log_lambda))
-        s = 2 * np.exp(log_lambda) / (q + root)
-        excess = np.log(s).sum(axis=0)
-        log_lambda = log_lambda - excess / ((q + root) / (2 * root)).sum(axis=0)
-        if np.abs(excess).max(initial=0.0) < CONVERGED:
-            break
-    balanced: Float64 = s * np.exp(-np.log(s).mean(axis=0))
-    return balanced
-
-
 def load(dtype: np.dtype[Any]) -> None:
     """Compile, or read what was compiled before."""
     one = np.ones((1, 1), dtype)

@@ -1,7 +1,7 @@
 """The registry: one line names a method and states its promises. A new method is one file and one line here."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
@@ -64,14 +64,3 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-
-# As they were when states had format 1: what began with them goes on with them.
-METHODS_OF_FORMAT_1: Mapping[str, Method] = MappingProxyType(
-    {
-        **METHODS,
-        "als": replace(METHODS["als"], update=als.update_of_format_1),
-        "hals": replace(METHODS["hals"], update=hals.update_of_format_1),
-        "anls-as": replace(METHODS["anls-as"], update=anls_as.update_of_format_1),
-        "anls-bpp": replace(METHODS["anls-bpp"], update=anls_bpp.update_of_format_1),
-    }
-)

@@ -22,8 +22,3 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     weights = np.linalg.norm(solution, axis=0) * elsewhere
     solution[:, (elsewhere > 0) & (weights < ROUNDING * weights.max())] = 0.0
     return solution, memory
-
-
-def update_of_format_1(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
-    """The same, with rounding taken for a solution."""
-    return np.maximum(make_definite(A, block.Q, block.C).solve_at_once(), 0.0), memory

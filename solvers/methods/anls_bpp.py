@@ -10,10 +10,3 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     from solvers.kernels.pivoting import pivoting_rows  # numba: see hals.py
 
     return make_definite(A, block.Q, block.C).solve_rows(pivoting_rows, block.threads), memory
-
-
-def update_of_format_1(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
-    """The same, by the kernel of that time."""
-    from solvers.kernels.nnls_of_format_1 import pivoting_rows
-
-    return make_definite(A, block.Q, block.C).solve_rows(pivoting_rows, block.threads), memory

@@ -25,15 +25,3 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
             A = normalised_columns(A, block.bound, block.C, block.times(A), ROUNDING)
         return A, memory
     return update_rows(rows_by_column, A, block.C, block.Q, block.threads, block.passes), memory
-
-
-def update_of_format_1(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
-    """The same, with A Q formed anew in every pass, and rounding scaled to unit length."""
-    from solvers.kernels.columns import normalised_columns, rows_by_column
-
-    for _ in range(block.passes):
-        if block.normalise:
-            A = normalised_columns(A, block.Q, block.C, A @ block.Q, 0.0)
-        else:
-            A = update_rows(rows_by_column, A, block.C, block.Q, block.threads, 1)
-    return A, memory

@@ -14,6 +14,7 @@ import numpy as np
 
 from solvers.tensor.contraction import Blocks, Place, Split, lengths_of
 from solvers.tensor.dense import Positive, Tensor
+from solvers.tensor.missing.observed import products_over_observed
 from solvers.tensor.products import Array, Float64, aligned_empty, padded
 from solvers.tensor.protocol import Modes, Partial
 from solvers.tensor.scan import Tell
@@ -109,13 +110,12 @@ def compress(
     rank: int,
     threads: Threads,
     largest_loss: float = math.inf,
-    precise: bool = True,
     tell: Tell | None = None,
 ) -> Compressed | None:
     """Truncate mode after mode, the longest first; None as soon as more than `largest_loss` is left out.
 
     Only modes along which the same entries are observed: there, and only there, the core has the tensor's gaps.
-    A `precise` core is kept in double precision whatever the tensor has: it is small, and its sweeps are many.
+    The core is kept in double precision whatever the tensor has: it is small, and its sweeps are many.
     `tell` hears how far the passes over the tensor itself are; those that follow are small beside them.
     """
     random = np.random.default_rng(0)
@@ -126,12 +126,12 @@ def compress(
             break
         split = Split(0, axis) if axis == entries.ndim - 1 else Split(axis, axis + 1)
         blocks = Blocks(entries, split) if bases else tensor.blocks(split)
-        products = tensor.products_of(blocks, threads)
+        products = products_over_observed(blocks, threads)
         heard = None if bases else tell
         bases[tensor.modes[axis]], entries = _truncated(entries, products, axis, rank + OVERSAMPLES, random, heard)
         if _loss(tensor, entries) > largest_loss:
             return None
-    return Compressed(tensor, _core(tensor, entries, threads, precise), bases) if bases else None
+    return Compressed(tensor, _core(tensor, entries, threads), bases) if bases else None
 
 
 def _loss(tensor: Tensor, core: Array) -> float:
@@ -192,13 +192,13 @@ def _orthonormal(columns: Array) -> Array:
     return np.linalg.qr(columns.astype(np.float64))[0].astype(columns.dtype)
 
 
-def _core(tensor: Tensor, entries: Array, threads: Threads, precise: bool) -> Tensor:
-    entries = entries.astype(np.float64, copy=False) if precise else entries
-    flat = entries.ravel().astype(np.float64, copy=False)
+def _core(tensor: Tensor, entries: Array, threads: Threads) -> Tensor:
+    entries = entries.astype(np.float64, copy=False)
+    flat = entries.ravel()
     in_order = entries if tensor.modes[0] == 0 else entries.T
     norm = math.sqrt(float(flat @ flat))
     gaps = None if tensor.gaps is None else tensor.gaps.of_core(entries, tensor.modes)
-    return Tensor(in_order, norm, Positive(norm, float(flat.sum())), threads, gaps, tensor.products_of)
+    return Tensor(in_order, norm, Positive(norm, float(flat.sum())), threads, gaps)
 
 
 def _in(dtype: np.dtype[Any], U: Array | None) -> Array | None:

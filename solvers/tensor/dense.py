@@ -17,7 +17,6 @@ from solvers.tensor.products import Array, Float64, KhatriRao, padded
 from solvers.tensor.protocol import Modes, Observed
 from solvers.tensor.scan import Tell
 from solvers.tensor.thin.file_entries import FileEntries, MatrixTile, matrix_tiles, slab_entries
-from solvers.tensor.thin.products import ProductsOf
 from solvers.tensor.threads import Threads, slabs
 from solvers.tensor.tree import DimensionTree
 
@@ -91,7 +90,6 @@ class Tensor(DimensionTree):
         positive: Positive,
         threads: Threads,
         gaps: Gaps | None = None,
-        products_of: ProductsOf = products_over_observed,
     ) -> None:
         reverse = not entries.flags.c_contiguous
         self.stored = entries.T if reverse else entries  # in C order
@@ -100,9 +98,8 @@ class Tensor(DimensionTree):
         self.observed: Observed = Complete(entries.ndim) if gaps is None else gaps.observed
         split = best_split(self.stored.shape)
         modes = tuple(range(entries.ndim))[:: -1 if reverse else 1]
-        self.products_of = products_of
         self._threads = threads
-        super().__init__(entries.shape, modes, split, products_of(self.blocks(split), threads))
+        super().__init__(entries.shape, modes, split, products_over_observed(self.blocks(split), threads))
 
     def blocks(self, split: Split) -> Blocks:
         """The entries as before × inner × after; those that were not observed read as zeros."""
@@ -203,7 +200,7 @@ class Tensor(DimensionTree):
 
     def _unfolded_twice(self, blocks: Blocks, V: Float64) -> Unfolded:
         """The same for a mode whose tiles would lie scattered: XᵀV is held in parts, and X is read in order, twice."""
-        products = self.products_of(blocks, self._threads)
+        products = products_over_observed(blocks, self._threads)
         positive, negative = np.zeros(V.shape[1]), np.zeros(V.shape[1])
 
         def squares_added(parts: Iterable[Array]) -> Iterator[Array]:

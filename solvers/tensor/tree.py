@@ -25,7 +25,7 @@ class DimensionTree:
         self._inner = modes[slice(*split)]
         self._outer = modes[: split.start] + modes[split.stop :]
         before = split.start  # so many of the outer modes
-        self._cut = before if self._products.rotates and 0 < before < len(self._outer) else None
+        self._cut = before if 0 < before < len(self._outer) else None
         self._latest: Partial | None = None
 
     @property

@@ -10,12 +10,10 @@ from solvers.errors import InvalidInput
 from solvers.tensor.dense import Gaps, Positive, Tensor
 from solvers.tensor.missing.grams import RowGrams
 from solvers.tensor.missing.masked import Mask
-from solvers.tensor.missing.observed import products_over_observed
 from solvers.tensor.missing.pattern import find_pattern
 from solvers.tensor.products import Array
 from solvers.tensor.scan import Booleans, Scan, Tell, scan
 from solvers.tensor.thin.file_entries import stretches
-from solvers.tensor.thin.products import ProductsOf
 from solvers.tensor.threads import Threads
 
 Precision: TypeAlias = Literal["float64", "float32"]
@@ -77,15 +75,13 @@ def prepare_tensor(
     missing: Missing = "refuse",
     negative: Negative = "refuse",
     rank: int = 1,
-    products_of: ProductsOf = products_over_observed,
     known: Scan | None = None,
     tell: Tell | None = None,
 ) -> Tensor:
     """Refuse what cannot be decomposed, convert what must be converted (once), leave the caller's array alone.
 
-    The `rank` decides how the Grams of a tensor with gaps are formed, `products_of` how it is multiplied. What a scan
-    of the same entries has found may be `known`: then none is made, unless the entries are converted or masked. `tell`
-    hears what share was scanned.
+    The `rank` decides how the Grams of a tensor with gaps are formed. What a scan of the same entries has found may be
+    `known`: then none is made, unless the entries are converted or masked. `tell` hears what share was scanned.
     """
     array = _as_array(tensor)
     check_shape_and_dtype(array)
@@ -99,11 +95,11 @@ def prepare_tensor(
     check_entries(found, entries.dtype, missing, negative)
     positive = Positive(found.positive_norm, found.positive_sum)
     if found.observed == entries.size:
-        return Tensor(entries, found.norm, positive, threads, products_of=products_of)
+        return Tensor(entries, found.norm, positive, threads)
     if copied and seen is not None:
         np.copyto(entries, np.nan, where=np.broadcast_to(~seen, entries.shape))
         seen = None
-    return Tensor(entries, found.norm, positive, threads, _gaps(entries, seen, rank, threads), products_of)
+    return Tensor(entries, found.norm, positive, threads, _gaps(entries, seen, rank, threads))
 
 
 def _gaps(entries: Array, seen: Booleans | None, rank: int, threads: Threads) -> Gaps:

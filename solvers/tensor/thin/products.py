@@ -43,7 +43,6 @@ class Products(Protocol):
 
     dtype: np.dtype[Any]
     unit: int  # the number of columns must be a multiple of this
-    rotates: bool  # whether a sweep may begin at the inner modes, to save a contraction
 
     def contract_inner(self, weights: Array) -> Array:
         """Σ over the inner modes; weights is inner × R, the result (before · after) × R."""
@@ -67,9 +66,6 @@ class Products(Protocol):
         """Column-wise Kronecker product: every row is a product of one row of each factor, last mode fastest."""
 
 
-ProductsOf: TypeAlias = Callable[[Blocks, Threads], Products]
-
-
 def products_with(blocks: Blocks, threads: Threads) -> Products:
     """By the thin kernel where the processor has vectors, else by BLAS."""
     from solvers.tensor.thin.kernel import VECTOR_BYTES  # numba: see methods/hals.py
@@ -79,8 +75,6 @@ def products_with(blocks: Blocks, threads: Threads) -> Products:
 
 class InDoublePrecision(ABC):
     """Contractions inside a partial result, in double precision from there on."""
-
-    rotates = True
 
     def __init__(self, shape: tuple[int, int, int], dtype: np.dtype[Any], threads: Threads) -> None:
         from solvers.tensor.thin import partials  # numba: see methods/hals.py
@@ -147,27 +141,6 @@ class BlasProducts(InDoublePrecision):
 
     def contract_outer(self, weights: Array) -> Array:
         return _transposed(self._matrix.contract_outer(_transposed(weights)))
-
-
-class ProductsOfFormat1(BlasProducts):
-    """The products of the version whose states have format 1, to the bit: all by BLAS, in the tensor's precision."""
-
-    rotates = False
-
-    def contract_partial(self, partial: Array, weights: Array, away_first: bool) -> Array:
-        """One matrix-vector product for each component."""
-        matrices = np.ascontiguousarray(np.moveaxis(partial, 2, 0))
-        vectors = _transposed(weights)
-        rest = np.empty((len(vectors), matrices.shape[2 if away_first else 1]), partial.dtype)
-
-        def piece(some: slice) -> None:
-            if away_first:
-                np.matmul(vectors[some, None, :], matrices[some], out=rest[some, None, :])
-            else:
-                np.matmul(matrices[some], vectors[some, :, None], out=rest[some, :, None])
-
-        self._threads.each(piece, slabs(len(vectors), partial.size // SMALL_PARTIAL))
-        return _transposed(rest)
 
 
 class ThinProducts(InDoublePrecision):
