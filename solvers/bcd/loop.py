@@ -153,7 +153,7 @@ def _prepare(
                 preparation_seconds=fitted_seconds,
             )
             return problem, X, state.with_clock(clock)
-        resume = replace(resume.with_clock(clock), settings=settings, tensor_norm=X.norm)
+        resume = replace(resume.with_clock(clock).on_this_machine(), settings=settings, tensor_norm=X.norm)
         reason = resume.stop_reason if problem.is_one_block else reason_to_stop(X, problem, resume)
         if resume.phase != "exact" or (resume.search and resume.search.stage != "final"):
             # Convergence ends the phase or the stretch, and not the run.

@@ -4,7 +4,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 from zipfile import BadZipFile
 
@@ -14,6 +14,7 @@ from solvers.bcd.search import Search
 from solvers.bcd.weights import Weights, missing_count
 from solvers.block import Memory
 from solvers.errors import InvalidInput
+from solvers.machine import machine_signature
 from solvers.settings import Settings
 from solvers.tensor.dense import Tensor
 from solvers.tensor.products import Array
@@ -25,7 +26,7 @@ Phase: TypeAlias = Literal["start", "compressed", "single", "exact"]
 # What is done before the first sweep ends, and what share of it was done, as far as that is known.
 PreparationStep: TypeAlias = Literal["scan", "weights", "start", "compress", "single", "sweep"]
 Report: TypeAlias = Callable[[PreparationStep, float], None]
-FORMAT = 2
+FORMAT = 3
 COLUMNS = ("objective", "relative_error", "seconds")
 
 
@@ -102,6 +103,7 @@ class State:
     objective: float = math.inf  # of the factors, infinite before their first sweep
     momentum: Momentum = Momentum()
     search: Search | None = None
+    machine: str = field(default_factory=machine_signature)  # that computed it, see there
     notes: tuple[str, ...] = ()  # what a reader of the result should know of its beginning
     largest_beta: float | None = None  # found where every component is zero: no single one pays beyond it
     missing: int = 0  # entries of the tensor that were not observed
@@ -162,6 +164,17 @@ class State:
             return replace(self, preparation_seconds=seconds, enforce_after_iteration=enforce_after)
         return replace(self, history=self.history.with_last_seconds(seconds), enforce_after_iteration=enforce_after)
 
+    def on_this_machine(self) -> "State":
+        """Return the state as this machine goes on with it; where that is one of another kind, a note says so."""
+        here = machine_signature()
+        if self.machine == here:
+            return self
+        note = (
+            f"begun on another kind of machine and resumed after iteration {self.iteration}: its last digits differ "
+            f"from those of an undisturbed run ({self.machine}, then {here})"
+        )
+        return replace(self, machine=here, notes=(*self.notes, note))
+
     def cancelled(self) -> "State":
         """The same, ended by the caller; a run that has ended already keeps its own reason."""
         return replace(self, stop_reason=self.stop_reason or "cancelled")
@@ -191,6 +204,7 @@ class State:
             "objective": self.objective,
             "momentum_weight": self.momentum.weight,
             "search": self.search and self.search.header(),
+            "machine": self.machine,
             "notes": self.notes,
             "largest_beta": self.largest_beta,
             "missing": self.missing,
@@ -241,6 +255,7 @@ class State:
             objective=header["objective"],
             momentum=Momentum(previous, header["momentum_weight"]),
             search=found,
+            machine=header["machine"],
             notes=tuple(header["notes"]),
             largest_beta=header["largest_beta"],
             missing=header["missing"],

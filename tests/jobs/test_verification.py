@@ -175,7 +175,7 @@ def test_what_another_kind_of_machine_scanned_is_scanned_again_but_not_hashed(
     """Its last bits may differ; the digest does not."""
     sha256 = kept(store, random_tensor(4, 5, 6))
     store.verify_tensor(sha256)
-    monkeypatch.setattr(verification, "machine", lambda: "another")
+    monkeypatch.setattr(verification, "machine_signature", lambda: "another")
     assert store.verify_tensor(sha256) is None
     assert readings == [sha256]
 

@@ -3,16 +3,15 @@
 import hashlib
 import json
 import os
-import platform
 import time
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from solvers.machine import machine_signature
 from solvers.tensor.scan import CHUNK, STRETCH, Occurrence, Scan, Tell, scan
 from solvers.tensor.threads import Threads, single_threaded_blas
 from worker.errors import BadTensor
@@ -60,7 +59,7 @@ class Verified:
 
     @classmethod
     def now(cls, file: FileIdentity, found: Scan) -> "Verified":
-        return cls(file, time.time(), machine(), found)
+        return cls(file, time.time(), machine_signature(), found)
 
     def holds_for(self, file: FileIdentity) -> bool:
         """Whether the file need not be read again."""
@@ -69,7 +68,7 @@ class Verified:
     @property
     def known(self) -> Scan | None:
         """What a scan would find here, to the last bit; None if another kind of machine has found it."""
-        return self.scan if self.machine == machine() else None
+        return self.scan if self.machine == machine_signature() else None
 
     def to_bytes(self, sha256: str) -> bytes:
         """Sealed by a digest, which covers whose tensor it is of: a damaged one, or another's, is not believed."""
@@ -119,11 +118,3 @@ def verify(path: Path, sha256: str, threads: int | None, tell: Tell) -> Verified
         if digest.hexdigest() != sha256:
             return None
     return Verified.now(before, found)
-
-
-@cache
-def machine() -> str:
-    """What decides the last bits of a sum: the processor, by which libraries choose their code, and numpy."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor()}, numpy {np.__version__}"

@@ -17,6 +17,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from solvers.machine import vector_bytes
 from solvers.tensor.compiled import compiled
 from solvers.tensor.products import Array
 from solvers.tensor.scan import Booleans
@@ -37,15 +38,6 @@ I64 = ir.IntType(64)
 Value: TypeAlias = Any  # of llvmlite, which is not typed
 Corner: TypeAlias = tuple[int, int, int]  # before, inner, after
 Places: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]  # of rows before and inner, in a mask
-
-
-def vector_bytes(features: dict[str, bool]) -> int | None:
-    """The length of the vectors to use on a processor with these features; None if BLAS is the better choice there."""
-    if features.get("avx512f"):
-        return 64
-    if features.get("avx2") and features.get("fma"):
-        return 32
-    return 32 if features.get("neon") else None
 
 
 class Cut(NamedTuple):

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from llvmlite import binding, ir
 
 from solvers import Settings, solve, synthetic
+from solvers.machine import vector_bytes
 from solvers.tensor.contraction import Blocks, Place, Slab, Split, block_sizes, lengths_of, shifted
 from solvers.tensor.products import LINE, Array, aligned, khatri_rao
 from solvers.tensor.thin import file_entries, kernel, products
@@ -137,11 +138,11 @@ def test_blas_takes_over_without_vectors_and_agrees(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_vectors_are_chosen_by_what_the_processor_has() -> None:
-    assert kernel.vector_bytes({"avx512f": True, "avx2": True, "fma": True}) == 64
-    assert kernel.vector_bytes({"avx512f": False, "avx2": True, "fma": True}) == 32
-    assert kernel.vector_bytes({"neon": True}) == 32
-    assert kernel.vector_bytes({"avx2": True, "fma": False}) is None
-    assert kernel.vector_bytes({}) is None
+    assert vector_bytes({"avx512f": True, "avx2": True, "fma": True}) == 64
+    assert vector_bytes({"avx512f": False, "avx2": True, "fma": True}) == 32
+    assert vector_bytes({"neon": True}) == 32
+    assert vector_bytes({"avx2": True, "fma": False}) is None
+    assert vector_bytes({}) is None
 
 
 @pytest.mark.parametrize("scalar", [ir.DoubleType(), ir.FloatType()])
