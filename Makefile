@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 MINUTES ?= 5
 
-.PHONY: serve demo test lint bench bench-page bench-service faults fuzz chaos hashes clean
+.PHONY: serve demo test lint language bench bench-page bench-service faults fuzz chaos hashes clean
 
 serve: $(VENV)/server
 	$(BIN)/ncp serve
@@ -24,6 +24,10 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# What the language rules of CONTRIBUTING.md still find, and how much of it in each folder. FOLDERS=app limits it.
+language: $(VENV)/installed
+	$(BIN)/python tools/lint_language.py --summary $(FOLDERS)
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks
