@@ -9,8 +9,9 @@ COPY solvers solvers
 COPY worker worker
 COPY app app
 COPY ncp_client ncp_client
+COPY src src
 # pip compiles to bytecode as it installs, so no start pays for it.
-RUN /opt/ncp/bin/pip install --no-cache-dir --compile --no-deps --no-build-isolation .
+RUN /opt/ncp/bin/pip install --no-cache-dir --compile --no-deps --no-build-isolation ./ncp_client .
 
 FROM python:3.11-slim-bookworm
 # HALS and others compile with numba on first use; the cache must be writable for the user that runs them.

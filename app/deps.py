@@ -6,17 +6,17 @@ from fastapi import Depends, HTTPException, Request
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 
-from app.auth.authenticate import Caller as _Caller
-from app.errors.exceptions import UnsupportedMedia
-from app.streaming.broadcast import Broadcaster as _Broadcaster
-from worker.config import Configuration
-from worker.logs import log_context
-from worker.operations.jobs import JobOperations
-from worker.operations.models import ModelOperations
-from worker.operations.studies import StudyOperations
-from worker.operations.tensors import TensorOperations
-from worker.records.records import Records as _Records
-from worker.store.protocol import Store as _Store
+from sparse_ncp.app.auth.authenticate import Caller as _Caller
+from sparse_ncp.app.errors.exceptions import UnsupportedMedia
+from sparse_ncp.app.streaming.broadcast import Broadcaster as _Broadcaster
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.logs import log_context
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.operations.models import ModelOperations
+from sparse_ncp.worker.operations.studies import StudyOperations
+from sparse_ncp.worker.operations.tensors import TensorOperations
+from sparse_ncp.worker.records.records import Records as _Records
+from sparse_ncp.worker.store.protocol import Store as _Store
 
 
 async def _caller(request: Request) -> _Caller:

@@ -12,32 +12,32 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 
-from app.auth.authenticate import Authenticator, Identify
-from app.deps import only_known_query
-from app.errors import handlers
-from app.metrics import HttpMetrics, ServerCollector, StoreSize
-from app.middleware.authentication import AuthenticationMiddleware
-from app.middleware.body_limit import BodyLimitMiddleware
-from app.middleware.cross_origin import CrossOriginMiddleware, cross_origin
-from app.middleware.host_header import HostHeaderMiddleware
-from app.middleware.request_id import RequestIdMiddleware
-from app.middleware.security_headers import SecurityHeadersMiddleware
-from app.routes import account, admin, events, health, jobs, methods, pages
-from app.routes.openapi import describe
-from app.routes.results import factors, models, plots
-from app.routes.studies import results as study_results
-from app.routes.studies import studies
-from app.routes.submissions import Submissions
-from app.routes.tensors import records as tensors
-from app.routes.tensors import samples, views
-from app.streaming.broadcast import Broadcaster
-from worker.config import Configuration
-from worker.operations.jobs import JobOperations
-from worker.operations.models import ModelOperations
-from worker.operations.studies import StudyOperations
-from worker.operations.tensors import TensorOperations
-from worker.records.records import Records
-from worker.store.local import open_store
+from sparse_ncp.app.auth.authenticate import Authenticator, Identify
+from sparse_ncp.app.deps import only_known_query
+from sparse_ncp.app.errors import handlers
+from sparse_ncp.app.metrics import HttpMetrics, ServerCollector, StoreSize
+from sparse_ncp.app.middleware.authentication import AuthenticationMiddleware
+from sparse_ncp.app.middleware.body_limit import BodyLimitMiddleware
+from sparse_ncp.app.middleware.cross_origin import CrossOriginMiddleware, cross_origin
+from sparse_ncp.app.middleware.host_header import HostHeaderMiddleware
+from sparse_ncp.app.middleware.request_id import RequestIdMiddleware
+from sparse_ncp.app.middleware.security_headers import SecurityHeadersMiddleware
+from sparse_ncp.app.routes import account, admin, events, health, jobs, methods, pages
+from sparse_ncp.app.routes.openapi import describe
+from sparse_ncp.app.routes.results import factors, models, plots
+from sparse_ncp.app.routes.studies import results as study_results
+from sparse_ncp.app.routes.studies import studies
+from sparse_ncp.app.routes.submissions import Submissions
+from sparse_ncp.app.routes.tensors import records as tensors
+from sparse_ncp.app.routes.tensors import samples, views
+from sparse_ncp.app.streaming.broadcast import Broadcaster
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.operations.models import ModelOperations
+from sparse_ncp.worker.operations.studies import StudyOperations
+from sparse_ncp.worker.operations.tensors import TensorOperations
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.store.local import open_store
 
 DESCRIPTION = """Upload a `.npy` tensor, submit a job, watch objective and relative error, download the factors.
 Refusals are `application/problem+json` and name field and remedy. Modes count from 1."""

@@ -9,10 +9,10 @@ from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-from worker.contract import TERMINAL
-from worker.errors import Unavailable
-from worker.records.stats import QueueStats, StatsRecords
-from worker.store.protocol import Store
+from sparse_ncp.worker.contract import TERMINAL
+from sparse_ncp.worker.errors import Unavailable
+from sparse_ncp.worker.records.stats import QueueStats, StatsRecords
+from sparse_ncp.worker.store.protocol import Store
 
 # Until the response begins: a stream lasts as long as its job, a download as long as the network needs.
 BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)

@@ -8,9 +8,9 @@ from fastapi import Query, Request
 from pydantic import BaseModel, Field, create_model
 from starlette.responses import Response
 
-from worker.contract import Job, Name, Page, TensorRecord
-from worker.owner_limits import FrozenModel
-from worker.study_contract import Study
+from sparse_ncp.worker.contract import Job, Name, Page, TensorRecord
+from sparse_ncp.worker.owner_limits import FrozenModel
+from sparse_ncp.worker.study_contract import Study
 
 Limit = Annotated[int, Query(ge=1, le=500, description="items on a page")]
 Cursor = Annotated[str | None, Query(pattern="^[0-9]{1,16}$", description="`next` of the page before")]

@@ -15,8 +15,8 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.tensors import BY_NAME, Case
-from solvers import Settings, solve, sweeps
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers import Settings, solve, sweeps
+from sparse_ncp.solvers.tensor.products import Float64
 
 BETA = 0.5
 RECOMMENDED: Mapping[str, Any] = {"preset": "recommended"}

@@ -46,7 +46,7 @@ SPARSE_CONTESTANTS: dict[str, dict[str, Any]] = {
 SPARSE_SCRIPT = f"""
 import json, sys
 import numpy as np
-from solvers import Settings, solve
+from sparse_ncp.solvers import Settings, solve
 path, contestants, rank, seed, limit = json.loads(sys.argv[1])
 X, found = np.load(path), {{}}
 for name, fields in contestants.items():
@@ -60,7 +60,7 @@ print(json.dumps(found))
 SCRIPT = """
 import json, sys
 import numpy as np
-from solvers import METHODS, Settings, solve
+from sparse_ncp.solvers import METHODS, Settings, solve
 path, contestants, rank, seed, limit = json.loads(sys.argv[1])
 X, found = np.load(path), {}
 for name, fields in contestants.items():

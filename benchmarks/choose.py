@@ -18,10 +18,10 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.report import machine, markdown
-from solvers import Settings, metrics, solve
-from solvers.studies import Choice, ChoiceSettings, choose
-from solvers.studies.fitting.fits import model
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers import Settings, metrics, solve
+from sparse_ncp.solvers.studies import Choice, ChoiceSettings, choose
+from sparse_ncp.solvers.studies.fitting.fits import model
+from sparse_ncp.solvers.tensor.products import Float64
 
 OUTPUT = Path(__file__).with_name("choose.md")
 SHAPES = ((26, 22, 18), (48, 24, 10), (16, 16, 40), (34, 30, 26), (15, 12, 10, 9), (24, 10, 8, 12))

@@ -7,8 +7,8 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.tensors import Case
-from solvers import METHODS, Result, Settings, solve
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers import METHODS, Result, Settings, solve
+from sparse_ncp.solvers.tensor.products import Float64
 
 NEAR = 1.01
 BETA = 0.5

@@ -13,8 +13,8 @@ import numpy as np
 from scipy.optimize import linear_sum_assignment
 from tqdm import tqdm
 
-from solvers.studies import ChoiceSettings, choose
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.studies import ChoiceSettings, choose
+from sparse_ncp.solvers.tensor.products import Float64
 
 
 def correlations(factor: Float64, concentrations: Float64) -> Float64:

@@ -3,7 +3,7 @@
 import tracemalloc
 
 from benchmarks.tensors import Case
-from solvers import Settings, solve
+from sparse_ncp.solvers import Settings, solve
 
 
 def extra_megabytes(case: Case) -> dict[str, float]:

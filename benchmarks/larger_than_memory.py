@@ -29,13 +29,13 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from benchmarks.report import markdown
-from solvers import Settings, diagnose, sweeps
-from solvers.bcd.starts.initial import nndsvd
-from solvers.tensor.compressed import compress
-from solvers.tensor.dense import Positive, Tensor
-from solvers.tensor.scan import scan
-from solvers.tensor.thin import file_entries
-from solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.solvers import Settings, diagnose, sweeps
+from sparse_ncp.solvers.bcd.starts.initial import nndsvd
+from sparse_ncp.solvers.tensor.compressed import compress
+from sparse_ncp.solvers.tensor.dense import Positive, Tensor
+from sparse_ncp.solvers.tensor.scan import scan
+from sparse_ncp.solvers.tensor.thin import file_entries
+from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 
 RANK = 10
 DD = "dd"

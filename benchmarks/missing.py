@@ -15,9 +15,9 @@ import numpy as np
 from tqdm import tqdm
 
 from benchmarks.report import machine, markdown
-from solvers import Settings, Stop, solve, sweeps, synthetic
-from solvers.tensor.products import Array, Float64
-from solvers.tensor.scan import Booleans
+from sparse_ncp.solvers import Settings, Stop, solve, sweeps, synthetic
+from sparse_ncp.solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.tensor.scan import Booleans
 
 SHAPE, RANKS = (200, 100, 100), (5, 10, 20)
 SMALLER, SMALLER_RANK = (100, 60, 50), 8

@@ -19,11 +19,11 @@ from tqdm import tqdm
 
 from benchmarks.report import markdown
 from benchmarks.tensors import BY_NAME, Case
-from solvers import METHODS, Settings, State, sweeps
-from solvers.tensor.contraction import Blocks, Split
-from solvers.tensor.products import Float64
-from solvers.tensor.thin.products import products_with
-from solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.solvers import METHODS, Settings, State, sweeps
+from sparse_ncp.solvers.tensor.contraction import Blocks, Split
+from sparse_ncp.solvers.tensor.products import Float64
+from sparse_ncp.solvers.tensor.thin.products import products_with
+from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 
 RANKS = (8, 10, 20, 40, 64)
 MATRICES = {"1000 × 10000": (1000, 10_000), "639 × 2520": (639, 2520)}

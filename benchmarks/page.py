@@ -24,11 +24,11 @@ from tqdm import tqdm
 
 from benchmarks.load.figure import Figure, at_least, at_most
 from benchmarks.load.parts import Front, front, processor
-from solvers.tensor.threads import available_cores
+from sparse_ncp.solvers.tensor.threads import available_cores
+from sparse_ncp.worker.contract import Claim, Progress
+from sparse_ncp.worker.records.claims import ExecutionRecords
 from tests.support.api import npy
 from tests.support.browser import Visitor, chromium, visit
-from worker.contract import Claim, Progress
-from worker.records.claims import ExecutionRecords
 
 RESULTS = Path(__file__).with_name("page.md")
 JOBS = 1000

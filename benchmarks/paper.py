@@ -27,12 +27,12 @@ from PIL import Image
 from tqdm import tqdm
 
 from benchmarks.report import machine, markdown
-from solvers import synthetic
-from solvers.studies import Run, plots, table
-from solvers.studies.comparison import Descent, Row, Spread
-from solvers.studies.settings import Cell
+from sparse_ncp.solvers import synthetic
+from sparse_ncp.solvers.studies import Run, plots, table
+from sparse_ncp.solvers.studies.comparison import Descent, Row, Spread
+from sparse_ncp.solvers.studies.settings import Cell
+from sparse_ncp.worker.contract import TERMINAL
 from tests.support.stack import server
-from worker.contract import TERMINAL
 
 PaperRows: TypeAlias = Mapping[tuple[str, float | None], Mapping[str, str]]
 

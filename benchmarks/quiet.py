@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from solvers.tensor.threads import available_cores, single_threaded_blas
+from sparse_ncp.solvers.tensor.threads import available_cores, single_threaded_blas
 
 # A calibration slower than this times the fastest one seen means that the cores were shared: that doubles it. On a
 # virtual machine left alone, single times scatter by more than that, the fastest of five by a tenth.

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.acceleration import BETA, Gain
 from benchmarks.convergence import Approach
 from benchmarks.sweeps import FOLLOWING, SETTLE_SECONDS, Sweeps
-from solvers.tensor.threads import available_cores
+from sparse_ncp.solvers.tensor.threads import available_cores
 
 # Tuned by hand, two threads of a machine with AVX-512; milliseconds per sweep, then seconds to 1 % of the best error.
 PLANC = {

@@ -19,7 +19,7 @@ from benchmarks.load import preparation, queues, soak, streams, studies, transfe
 from benchmarks.load.figure import Figure
 from benchmarks.load.parts import processor
 from benchmarks.report import markdown
-from solvers.tensor.threads import available_cores
+from sparse_ncp.solvers.tensor.threads import available_cores
 
 RESULTS = Path(__file__).with_name("service.md")
 Part = Callable[[Callable[[], object]], Iterator[Figure]]

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from benchmarks.report import markdown
 from benchmarks.tensors import BY_NAME, Case
-from solvers import METHODS, Settings, State, sweeps
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers import METHODS, Settings, State, sweeps
+from sparse_ncp.solvers.tensor.products import Float64
 
 # Which functions, by file or folder and name, make up a share; each of them calls none of the others.
 PARTS: Mapping[str, tuple[tuple[str, str], ...]] = {

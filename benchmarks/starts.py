@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from benchmarks.report import machine, markdown
-from solvers import Settings, solve
-from solvers.bcd.result import Resolved
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers import Settings, solve
+from sparse_ncp.solvers.bcd.result import Resolved
+from sparse_ncp.solvers.tensor.products import Float64
 
 SPARSITIES = (0.003, 0.02, 0.1)
 BRUTE_FORCE = 30

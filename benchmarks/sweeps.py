@@ -12,8 +12,8 @@ from tqdm import tqdm
 
 from benchmarks.quiet import Calibration, seconds_of
 from benchmarks.tensors import Case
-from solvers import METHODS, Settings, sweeps
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers import METHODS, Settings, sweeps
+from sparse_ncp.solvers.tensor.products import Float64
 
 WARM_UP = 3
 # Rounds that may be repeated because the machine was not quiet, as a multiple of the rounds asked for; and how long to

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from solvers.synthetic import evoked, merge_modes, planted
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.synthetic import evoked, merge_modes, planted
+from sparse_ncp.solvers.tensor.products import Float64
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,23 @@
 """Sparse nonnegative CP decomposition: arrays in, factors out.
 
-Every name is imported when it is first used: a process that asks only for `solvers.errors` or its cores loads no numpy.
+Every name is imported when it is first used: a process that needs `sparse_ncp.solvers.errors` alone loads no numpy.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from solvers import metrics, studies, synthetic
-    from solvers.bcd.loop import solve, sweeps
-    from solvers.bcd.result import Result
-    from solvers.bcd.state import Clock, History, State
-    from solvers.diagnostics import Diagnostics, diagnose
-    from solvers.errors import AdviceWarning, InvalidInput
-    from solvers.memory import MemoryEstimate, estimate_memory
-    from solvers.methods import METHODS, Method
-    from solvers.settings import Settings, Stop
-    from solvers.tensor.threads import available_cores
-    from solvers.tensor.validation import clip
+    from sparse_ncp.solvers import metrics, studies, synthetic
+    from sparse_ncp.solvers.bcd.loop import solve, sweeps
+    from sparse_ncp.solvers.bcd.result import Result
+    from sparse_ncp.solvers.bcd.state import Clock, History, State
+    from sparse_ncp.solvers.diagnostics import Diagnostics, diagnose
+    from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput
+    from sparse_ncp.solvers.memory import MemoryEstimate, estimate_memory
+    from sparse_ncp.solvers.methods import METHODS, Method
+    from sparse_ncp.solvers.settings import Settings, Stop
+    from sparse_ncp.solvers.tensor.threads import available_cores
+    from sparse_ncp.solvers.tensor.validation import clip
 
 __all__ = [
     "METHODS",
@@ -62,10 +62,10 @@ if not TYPE_CHECKING:  # a type checker would take any name for known otherwise
 
     def __getattr__(name: str) -> object:
         if name in ("metrics", "studies", "synthetic"):
-            return import_module(f"solvers.{name}")
+            return import_module(f"sparse_ncp.solvers.{name}")
         if name not in _MODULE_OF:
-            raise AttributeError(f"module 'solvers' has no attribute {name!r}")
-        value = getattr(import_module(f"solvers.{_MODULE_OF[name]}"), name)
+            raise AttributeError(f"module 'sparse_ncp.solvers' has no attribute {name!r}")
+        value = getattr(import_module(f"sparse_ncp.solvers.{_MODULE_OF[name]}"), name)
         globals()[name] = value
         return value
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from solvers.tensor.products import Float64, times_rows
-from solvers.tensor.threads import Threads
+from sparse_ncp.solvers.tensor.products import Float64, times_rows
+from sparse_ncp.solvers.tensor.threads import Threads
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.errors import InvalidInput
-from solvers.metrics import DEAD_SHARE, unit_columns, weights
-from solvers.tensor.contraction import split_point
-from solvers.tensor.dense import GROUPS, TILE
-from solvers.tensor.products import Array, Float64, KhatriRao, gram, hadamard
-from solvers.tensor.scan import Booleans, Box, boxes_in_turn
-from solvers.tensor.thin.file_entries import MatrixTile, matrix_tiles, stretches
-from solvers.tensor.threads import Threads, single_threaded_blas, slabs
-from solvers.tensor.validation import check_mask, check_shape_and_dtype
+from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.solvers.metrics import DEAD_SHARE, unit_columns, weights
+from sparse_ncp.solvers.tensor.contraction import split_point
+from sparse_ncp.solvers.tensor.dense import GROUPS, TILE
+from sparse_ncp.solvers.tensor.products import Array, Float64, KhatriRao, gram, hadamard
+from sparse_ncp.solvers.tensor.scan import Booleans, Box, boxes_in_turn
+from sparse_ncp.solvers.tensor.thin.file_entries import MatrixTile, matrix_tiles, stretches
+from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas, slabs
+from sparse_ncp.solvers.tensor.validation import check_mask, check_shape_and_dtype
 
 # Entries of the largest core: 64 components in three modes, 22 in four. A consistency of more says nothing.
 LARGEST_CORE = 1 << 18

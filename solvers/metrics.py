@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.products import Array, Float64, hadamard
+from sparse_ncp.solvers.tensor.products import Array, Float64, hadamard
 
 # A component whose weight is at most this share of the tensor's norm is dead.
 DEAD_SHARE = 1e-6

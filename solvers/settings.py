@@ -19,8 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from solvers.methods import METHODS, Penalty
-from solvers.tensor.validation import MAX_ORDER, MIN_ORDER, Missing, Negative, Precision
+from sparse_ncp.solvers.methods import METHODS, Penalty
+from sparse_ncp.solvers.tensor.validation import MAX_ORDER, MIN_ORDER, Missing, Negative, Precision
 
 Criterion: TypeAlias = Literal["relative_error", "objective", "relative_objective"]
 Accelerate: TypeAlias = Literal["auto", "none", "compress", "float32"]

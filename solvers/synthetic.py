@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.tensor.contraction import split_point
-from solvers.tensor.products import Float64, khatri_rao
-from solvers.tensor.threads import single_threaded_blas
+from sparse_ncp.solvers.tensor.contraction import split_point
+from sparse_ncp.solvers.tensor.products import Float64, khatri_rao
+from sparse_ncp.solvers.tensor.threads import single_threaded_blas
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import httpx
 import pytest
 from hypothesis import settings
 
+from sparse_ncp.worker.config import Configuration
 from tests.support.api import Api, http_client, running_api
 from tests.support.stack import embedded_redis, worker
-from worker.config import Configuration
 
 MEGABYTE = 1 << 20
 

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 from redis.connection import parse_url
 
-from worker.config import Configuration
-from worker.errors import Unavailable
-from worker.records.redis import keys
-from worker.records.redis.connection import RedisConnection
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.errors import Unavailable
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import RedisConnection
 
 QUEUE = "work"
 TASK = "ncp.work"

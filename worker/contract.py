@@ -4,13 +4,13 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, ConfigDict, Discriminator, Field, Tag
 
-from solvers import Result, Settings, State
-from solvers.bcd.result import Resolved
-from solvers.bcd.search import StartOutcome
-from solvers.bcd.state import Phase, PreparationStep, StopReason
-from solvers.metrics import NonzeroComponents, Sparsity
-from solvers.settings import RECOMMENDED, Mode, Number, Whole, move_defaults
-from worker.owner_limits import FrozenModel
+from sparse_ncp.solvers import Result, Settings, State
+from sparse_ncp.solvers.bcd.result import Resolved
+from sparse_ncp.solvers.bcd.search import StartOutcome
+from sparse_ncp.solvers.bcd.state import Phase, PreparationStep, StopReason
+from sparse_ncp.solvers.metrics import NonzeroComponents, Sparsity
+from sparse_ncp.solvers.settings import RECOMMENDED, Mode, Number, Whole, move_defaults
+from sparse_ncp.worker.owner_limits import FrozenModel
 
 Item = TypeVar("Item")
 JobState: TypeAlias = Literal["queued", "running", "succeeded", "failed", "cancelled"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from worker.config import Configuration
+from sparse_ncp.worker.config import Configuration
 
 HIDDEN = "***"
 SECRETS = (

@@ -2,7 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from worker.config import Configuration
+from sparse_ncp.worker.config import Configuration
 
 
 class FrozenModel(BaseModel):

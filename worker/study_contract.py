@@ -17,15 +17,32 @@ from pydantic import (
     create_model,
 )
 
-from solvers.settings import RECOMMENDED, MethodName, Mode, NotNegative, Positive, Seconds, Share, Whole, move_defaults
-from solvers.studies.advice import Advice
-from solvers.studies.comparison import Spread
-from solvers.studies.noise import NoiseKind
-from solvers.studies.settings import COMMON, Cell, ChoiceSettings, ComparisonSettings, NoiseSetting, Validation
-from solvers.studies.state import Point, Stage
-from solvers.studies.validation import Validated
-from worker.contract import Id, JobError, JobRequest, JobResult, JobState, Name
-from worker.owner_limits import FrozenModel
+from sparse_ncp.solvers.settings import (
+    RECOMMENDED,
+    MethodName,
+    Mode,
+    NotNegative,
+    Positive,
+    Seconds,
+    Share,
+    Whole,
+    move_defaults,
+)
+from sparse_ncp.solvers.studies.advice import Advice
+from sparse_ncp.solvers.studies.comparison import Spread
+from sparse_ncp.solvers.studies.noise import NoiseKind
+from sparse_ncp.solvers.studies.settings import (
+    COMMON,
+    Cell,
+    ChoiceSettings,
+    ComparisonSettings,
+    NoiseSetting,
+    Validation,
+)
+from sparse_ncp.solvers.studies.state import Point, Stage
+from sparse_ncp.solvers.studies.validation import Validated
+from sparse_ncp.worker.contract import Id, JobError, JobRequest, JobResult, JobState, Name
+from sparse_ncp.worker.owner_limits import FrozenModel
 
 StudyKind: TypeAlias = Literal["compare", "choose"]
 # Lists that no table could show; the product of all is bounded by the caller's limit on runs.

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, ValidationError
 
-from solvers.errors import InvalidInput
-from worker.errors import NotFound, StoreUnavailable
-from worker.owner_limits import UNLIMITED, FrozenModel, Limits
-from worker.store.files import atomic_write, locked, private_folder, translate_disk_errors
+from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.worker.errors import NotFound, StoreUnavailable
+from sparse_ncp.worker.owner_limits import UNLIMITED, FrozenModel, Limits
+from sparse_ncp.worker.store.files import atomic_write, locked, private_folder, translate_disk_errors
 
 log = logging.getLogger("ncp.keys")
 PREFIX = "ncp_"

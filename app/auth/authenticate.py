@@ -6,12 +6,12 @@ from typing import TypeAlias
 from pydantic import AwareDatetime
 from starlette.requests import Request
 
-from app.auth.api_keys import ApiKeys, Key, digest_of
-from app.auth.hosts import is_known, is_loopback, listed
-from app.auth.sessions import COOKIE, Sessions
-from app.errors.exceptions import InvalidCredentials, MissingCredentials, SessionEnded, UntrustedHost
-from worker.config import Configuration
-from worker.owner_limits import FrozenModel, Limits
+from sparse_ncp.app.auth.api_keys import ApiKeys, Key, digest_of
+from sparse_ncp.app.auth.hosts import is_known, is_loopback, listed
+from sparse_ncp.app.auth.sessions import COOKIE, Sessions
+from sparse_ncp.app.errors.exceptions import InvalidCredentials, MissingCredentials, SessionEnded, UntrustedHost
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.owner_limits import FrozenModel, Limits
 
 # Of every route that needs a caller; what lies outside is the same for everybody: health, documentation, the page.
 API_PREFIX = "/v1"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, ValidationError
 
-from worker.owner_limits import FrozenModel
-from worker.store.files import atomic_write, locked, private_folder
+from sparse_ncp.worker.owner_limits import FrozenModel
+from sparse_ncp.worker.store.files import atomic_write, locked, private_folder
 
 COOKIE = "ncp_session"
 PREFIX = "ncp_session_"  # the log leaves out what begins like a key

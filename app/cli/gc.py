@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from app.server.data_folder import lock_data_folder
-from app.server.discovery import with_running_redis
-from app.server.embedded_redis import discard_socket, socket_path, start_redis, url_of
-from app.server.errors import NoServer, StartupError
-from worker.config import Configuration
-from worker.operations.cleanup import Cleanup
-from worker.processes import stop
-from worker.records.records import Records
-from worker.store.local import open_store
+from sparse_ncp.app.server.data_folder import lock_data_folder
+from sparse_ncp.app.server.discovery import with_running_redis
+from sparse_ncp.app.server.embedded_redis import discard_socket, socket_path, start_redis, url_of
+from sparse_ncp.app.server.errors import NoServer, StartupError
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.operations.cleanup import Cleanup
+from sparse_ncp.worker.processes import stop
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.store.local import open_store
 
 STOP_SECONDS = 10.0
 KINDS = {"study": "studies", "job": "jobs", "tensor": "tensors", "file": "files"}

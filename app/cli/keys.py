@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from app.auth.api_keys import ApiKeys, Key
-from app.cli.options import Data, configured, validated
-from app.server.errors import StartupError
-from worker.owner_limits import UNLIMITED, Limits
+from sparse_ncp.app.auth.api_keys import ApiKeys, Key
+from sparse_ncp.app.cli.options import Data, configured, validated
+from sparse_ncp.app.server.errors import StartupError
+from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 
 app = typer.Typer(help="Create, list, limit and revoke the keys that callers need.")
 

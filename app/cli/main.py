@@ -10,8 +10,8 @@ from typing import Annotated
 
 import typer
 
-from app.cli import keys
-from app.cli.options import (
+from sparse_ncp.app.cli import keys
+from sparse_ncp.app.cli.options import (
     Data,
     Host,
     KeepJobsDays,
@@ -23,12 +23,12 @@ from app.cli.options import (
     Workers,
     configured,
 )
-from app.server.bind import check_address
-from app.server.errors import StartupError
-from solvers.errors import InvalidInput
-from worker.config import Configuration
-from worker.errors import NotFound, Unavailable
-from worker.processes import no_garbage_collection
+from sparse_ncp.app.server.bind import check_address
+from sparse_ncp.app.server.errors import StartupError
+from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.errors import NotFound, Unavailable
+from sparse_ncp.worker.processes import no_garbage_collection
 
 REFUSED = 2
 Fd = Annotated[int | None, typer.Option(hidden=True, help="the launcher's socket, already listening")]
@@ -64,7 +64,7 @@ def serve(
         log_format=log_format,
     )
     check_address(configuration)
-    from app.server.launcher import serve
+    from sparse_ncp.app.server.launcher import serve
 
     serve(configuration)
 
@@ -86,8 +86,8 @@ def api(
     )
     _check_redis("api", configuration)
     with no_garbage_collection():
-        from app.server.api import run_api
-        from app.server.data_folder import check_records
+        from sparse_ncp.app.server.api import run_api
+        from sparse_ncp.app.server.data_folder import check_records
 
     if fd is None:
         check_address(configuration)
@@ -111,7 +111,7 @@ def worker(
     )
     _check_redis("worker", configuration)
     with no_garbage_collection():
-        from worker.execution.celery_worker import run_worker
+        from sparse_ncp.worker.execution.celery_worker import run_worker
 
     run_worker(configuration, start_fd)
 
@@ -120,7 +120,7 @@ def worker(
 def status(data: Data = None, redis_url: RedisUrl = None, host: Host = None, port: Port = None) -> None:
     """Show queue, running jobs, workers and disk. The server is found by its data folder."""
     configuration = configured(data=data, redis_url=redis_url, host=host, port=port)
-    from app.cli.status import show_status
+    from sparse_ncp.app.cli.status import show_status
 
     show_status(configuration)
 
@@ -137,7 +137,7 @@ def gc(
     configuration = configured(
         data=data, redis_url=redis_url, keep_jobs_days=keep_jobs_days, keep_tensors_days=keep_tensors_days
     )
-    from app.cli.gc import collect_garbage
+    from sparse_ncp.app.cli.gc import collect_garbage
 
     collect_garbage(configuration, dry_run)
 
@@ -146,7 +146,7 @@ def gc(
 def repair(data: Data = None) -> None:
     """Mend the log of the embedded Redis after a power cut. The server must be stopped; a copy is put aside."""
     configuration = configured(data=data)
-    from app.cli.repair import repair_records
+    from sparse_ncp.app.cli.repair import repair_records
 
     repair_records(configuration)
 

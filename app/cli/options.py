@@ -6,8 +6,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
-from app.errors.messages import in_words
-from worker.config import Configuration
+from sparse_ncp.app.errors.messages import in_words
+from sparse_ncp.worker.config import Configuration
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -1,9 +1,9 @@
 """`ncp repair`: make the log of the embedded Redis readable again, with a copy of what it was."""
 
-from app.server.data_folder import lock_data_folder
-from app.server.errors import StartupError
-from app.server.redis_log import cut, find_damage, rebuild_manifest
-from worker.config import Configuration
+from sparse_ncp.app.server.data_folder import lock_data_folder
+from sparse_ncp.app.server.errors import StartupError
+from sparse_ncp.app.server.redis_log import cut, find_damage, rebuild_manifest
+from sparse_ncp.worker.config import Configuration
 
 
 def repair_records(configuration: Configuration) -> None:

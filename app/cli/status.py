@@ -2,16 +2,16 @@
 
 from datetime import UTC, datetime
 
-from app.server.data_folder import read_address_file
-from app.server.discovery import api_version, no_server, with_running_redis
-from app.server.errors import NoServer
-from worker.config import Configuration
-from worker.contract import Job
-from worker.errors import Unavailable
-from worker.records.records import Records
-from worker.records.stats import StatsRecords
-from worker.store.local import LocalStore
-from worker.store.protocol import Store
+from sparse_ncp.app.server.data_folder import read_address_file
+from sparse_ncp.app.server.discovery import api_version, no_server, with_running_redis
+from sparse_ncp.app.server.errors import NoServer
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Job
+from sparse_ncp.worker.errors import Unavailable
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.records.stats import StatsRecords
+from sparse_ncp.worker.store.local import LocalStore
+from sparse_ncp.worker.store.protocol import Store
 
 COLUMNS = "{:<20}  {:<12}  {:<9}  {:>9}  {:>10}  {:>14}  {:>10}"
 TITLES = ("job", "owner", "method", "iteration", "objective", "relative error", "runs for")

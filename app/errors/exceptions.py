@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from fastapi.exceptions import RequestValidationError
 
-from worker.contract import Allowance
+from sparse_ncp.worker.contract import Allowance
 
 REALM = 'Bearer realm="sparse-ncp"'
 

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.routing import Match
 
-from app.errors.exceptions import (
+from sparse_ncp.app.errors.exceptions import (
     AuthError,
     Forbidden,
     InvalidCredentials,
@@ -26,11 +26,11 @@ from app.errors.exceptions import (
     UnsupportedMedia,
     UntrustedHost,
 )
-from app.errors.problem import FieldProblem, problem
-from app.errors.validation import field_problems
-from solvers import InvalidInput
-from worker import errors
-from worker.store.files import is_away
+from sparse_ncp.app.errors.problem import FieldProblem, problem
+from sparse_ncp.app.errors.validation import field_problems
+from sparse_ncp.solvers import InvalidInput
+from sparse_ncp.worker import errors
+from sparse_ncp.worker.store.files import is_away
 
 log = logging.getLogger("ncp.problems")
 

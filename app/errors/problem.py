@@ -6,8 +6,8 @@ from http import HTTPStatus
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
-from app.responses import REQUEST_ID_HEADER, SECURITY_HEADERS
-from worker.logs import log_context
+from sparse_ncp.app.responses import REQUEST_ID_HEADER, SECURITY_HEADERS
+from sparse_ncp.worker.logs import log_context
 
 MEDIA_TYPE = "application/problem+json"
 # Retry-After where nothing better is known: Redis may be back soon, a job may end.

@@ -5,11 +5,11 @@ from difflib import get_close_matches
 from itertools import groupby
 from typing import Any
 
-from app.errors.messages import UNKNOWN, in_words
-from app.errors.problem import FieldProblem
-from solvers import Stop
-from worker.contract import JobRequest
-from worker.study_contract import ChooseRequest, CompareRequest
+from sparse_ncp.app.errors.messages import UNKNOWN, in_words
+from sparse_ncp.app.errors.problem import FieldProblem
+from sparse_ncp.solvers import Stop
+from sparse_ncp.worker.contract import JobRequest
+from sparse_ncp.worker.study_contract import ChooseRequest, CompareRequest
 
 # Where the general remedy would not be enough.
 BY_FIELD: Mapping[tuple[str, str], str] = {

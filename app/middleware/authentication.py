@@ -6,11 +6,11 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.auth.authenticate import Caller, Identify, needs_caller
-from app.errors.handlers import PROBLEM_TYPES, to_response
-from app.middleware.rate_limit import check_rate, rate_limit_headers, take_token
-from worker.contract import Allowance
-from worker.logs import log_context
+from sparse_ncp.app.auth.authenticate import Caller, Identify, needs_caller
+from sparse_ncp.app.errors.handlers import PROBLEM_TYPES, to_response
+from sparse_ncp.app.middleware.rate_limit import check_rate, rate_limit_headers, take_token
+from sparse_ncp.worker.contract import Allowance
+from sparse_ncp.worker.logs import log_context
 
 
 class AuthenticationMiddleware:

@@ -3,7 +3,7 @@
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.auth.authenticate import API_PREFIX
+from sparse_ncp.app.auth.authenticate import API_PREFIX
 
 LIMIT = 1 << 20
 UPLOADS = f"{API_PREFIX}/tensors"  # streams to the disk, and counts its own bytes

@@ -7,8 +7,8 @@ from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.auth.sessions import COOKIE
-from app.errors.problem import problem
+from sparse_ncp.app.auth.sessions import COOKIE
+from sparse_ncp.app.errors.problem import problem
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})

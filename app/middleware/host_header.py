@@ -3,7 +3,7 @@
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.errors.problem import problem
+from sparse_ncp.app.errors.problem import problem
 
 
 class HostHeaderMiddleware:

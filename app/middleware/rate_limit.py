@@ -1,9 +1,9 @@
 """The rate limit, or throttling: request tokens per owner, and the RateLimit headers of every response."""
 
-from app.auth.authenticate import Caller
-from app.errors.exceptions import RateLimitExceeded
-from worker.contract import Allowance
-from worker.records.records import Records
+from sparse_ncp.app.auth.authenticate import Caller
+from sparse_ncp.app.errors.exceptions import RateLimitExceeded
+from sparse_ncp.worker.contract import Allowance
+from sparse_ncp.worker.records.records import Records
 
 POLICY = "requests"
 

@@ -9,9 +9,9 @@ from urllib.parse import quote
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.metrics import HttpMetrics
-from app.responses import REQUEST_ID_HEADER
-from worker.logs import LogContext, bind_context
+from sparse_ncp.app.metrics import HttpMetrics
+from sparse_ncp.app.responses import REQUEST_ID_HEADER
+from sparse_ncp.worker.logs import LogContext, bind_context
 
 SAFE = re.compile(r"[A-Za-z0-9._-]{1,64}")
 # Requested every few seconds by monitoring programs, so logged at debug level.

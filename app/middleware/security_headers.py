@@ -3,7 +3,7 @@
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.responses import SECURITY_HEADERS
+from sparse_ncp.app.responses import SECURITY_HEADERS
 
 
 class SecurityHeadersMiddleware:

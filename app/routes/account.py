@@ -7,21 +7,21 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import AwareDatetime, Field
 from starlette.responses import JSONResponse, Response
 
-from app.auth.authenticate import API_PREFIX, SESSION_PATH, Authenticator
-from app.auth.authenticate import Caller as _Caller
-from app.auth.sessions import COOKIE
-from app.deps import Caller, Config, Records, only_json
-from app.errors.exceptions import (
+from sparse_ncp.app.auth.authenticate import API_PREFIX, SESSION_PATH, Authenticator
+from sparse_ncp.app.auth.authenticate import Caller as _Caller
+from sparse_ncp.app.auth.sessions import COOKIE
+from sparse_ncp.app.deps import Caller, Config, Records, only_json
+from sparse_ncp.app.errors.exceptions import (
     InvalidCredentials,
     MissingCredentials,
     NoSignIn,
     RateLimitExceeded,
     SessionEnded,
 )
-from app.routes.openapi import error_responses
-from worker.config import Configuration
-from worker.contract import Usage
-from worker.owner_limits import FrozenModel, Limits
+from sparse_ncp.app.routes.openapi import error_responses
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Usage
+from sparse_ncp.worker.owner_limits import FrozenModel, Limits
 
 # Attempts to sign in from one address: ten at once, then one a second.
 ATTEMPTS_PER_SECOND = 1.0

@@ -6,14 +6,14 @@ from fastapi import APIRouter, Path, Request
 from pydantic import AwareDatetime, BaseModel, Field
 from starlette.responses import JSONResponse, Response
 
-from app.auth.api_keys import ApiKeys
-from app.auth.authenticate import API_PREFIX
-from app.deps import Admin, Config, Records, Store
-from app.responses import Cursor, Limit
-from app.routes.jobs import State
-from app.routes.openapi import error_responses
-from worker.contract import Job, Usage
-from worker.owner_limits import UNLIMITED, Limits
+from sparse_ncp.app.auth.api_keys import ApiKeys
+from sparse_ncp.app.auth.authenticate import API_PREFIX
+from sparse_ncp.app.deps import Admin, Config, Records, Store
+from sparse_ncp.app.responses import Cursor, Limit
+from sparse_ncp.app.routes.jobs import State
+from sparse_ncp.app.routes.openapi import error_responses
+from sparse_ncp.worker.contract import Job, Usage
+from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 
 OwnerName = Annotated[str, Path(max_length=200)]
 router = APIRouter(prefix=f"{API_PREFIX}/admin", tags=["admin"])

@@ -5,15 +5,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Request
 from starlette.responses import Response, StreamingResponse
 
-from app.auth.authenticate import API_PREFIX
-from app.deps import Broadcaster, Config, Jobs, Owner, Records, Studies
-from app.errors.exceptions import AuthError
-from app.routes.openapi import error_responses
-from app.streaming.broadcast import EventSource, EventStream
-from app.streaming.sse import EventSourceResponse
-from solvers import InvalidInput
-from worker.contract import TERMINAL
-from worker.records.events import START, parse_event_id
+from sparse_ncp.app.auth.authenticate import API_PREFIX
+from sparse_ncp.app.deps import Broadcaster, Config, Jobs, Owner, Records, Studies
+from sparse_ncp.app.errors.exceptions import AuthError
+from sparse_ncp.app.routes.openapi import error_responses
+from sparse_ncp.app.streaming.broadcast import EventSource, EventStream
+from sparse_ncp.app.streaming.sse import EventSourceResponse
+from sparse_ncp.solvers import InvalidInput
+from sparse_ncp.worker.contract import TERMINAL
+from sparse_ncp.worker.records.events import START, parse_event_id
 
 LastEventId = Annotated[
     str | None,

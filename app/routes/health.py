@@ -7,13 +7,13 @@ from prometheus_client.exposition import choose_encoder
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
 
-from app.auth.authenticate import Identify
-from app.auth.hosts import is_known, is_loopback
-from app.deps import Config, Records, Store
-from app.errors.exceptions import Forbidden
-from app.errors.problem import FieldProblem, problem
-from app.metrics import HttpMetrics
-from app.routes.openapi import error_responses
+from sparse_ncp.app.auth.authenticate import Identify
+from sparse_ncp.app.auth.hosts import is_known, is_loopback
+from sparse_ncp.app.deps import Config, Records, Store
+from sparse_ncp.app.errors.exceptions import Forbidden
+from sparse_ncp.app.errors.problem import FieldProblem, problem
+from sparse_ncp.app.metrics import HttpMetrics
+from sparse_ncp.app.routes.openapi import error_responses
 
 router = APIRouter(tags=["server"])
 log = logging.getLogger("ncp.health")

@@ -10,12 +10,12 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from app.auth.authenticate import API_PREFIX
-from app.deps import Caller, Jobs, Owner, Records, only_json
-from app.errors.exceptions import InvalidRequest
-from app.errors.handlers import field_problems_of
-from app.errors.problem import FieldProblem
-from app.responses import (
+from sparse_ncp.app.auth.authenticate import API_PREFIX
+from sparse_ncp.app.deps import Caller, Jobs, Owner, Records, only_json
+from sparse_ncp.app.errors.exceptions import InvalidRequest
+from sparse_ncp.app.errors.handlers import field_problems_of
+from sparse_ncp.app.errors.problem import FieldProblem
+from sparse_ncp.app.responses import (
     Cursor,
     JobAnswer,
     JobPage,
@@ -27,15 +27,15 @@ from app.responses import (
     next_link,
     public_path,
 )
-from app.routes.openapi import error_responses
-from app.routes.submissions import Submissions
-from app.streaming.history import history_response
-from solvers import Settings
-from solvers.settings import MethodName
-from worker.contract import JobRequest, JobState, Progress
-from worker.errors import Unavailable
-from worker.logs import log_context
-from worker.records.jobs import Submission
+from sparse_ncp.app.routes.openapi import error_responses
+from sparse_ncp.app.routes.submissions import Submissions
+from sparse_ncp.app.streaming.history import history_response
+from sparse_ncp.solvers import Settings
+from sparse_ncp.solvers.settings import MethodName
+from sparse_ncp.worker.contract import JobRequest, JobState, Progress
+from sparse_ncp.worker.errors import Unavailable
+from sparse_ncp.worker.logs import log_context
+from sparse_ncp.worker.records.jobs import Submission
 
 Key = Annotated[
     str | None,

@@ -3,9 +3,9 @@
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from app.auth.authenticate import API_PREFIX
-from app.routes.openapi import error_responses
-from solvers import METHODS
+from sparse_ncp.app.auth.authenticate import API_PREFIX
+from sparse_ncp.app.routes.openapi import error_responses
+from sparse_ncp.solvers import METHODS
 
 router = APIRouter(prefix=f"{API_PREFIX}/methods", tags=["server"])
 

@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from app.auth.authenticate import is_api
-from app.errors.problem import MEDIA_TYPE, Problem
+from sparse_ncp.app.auth.authenticate import is_api
+from sparse_ncp.app.errors.problem import MEDIA_TYPE, Problem
 
 DESCRIPTIONS = {
     304: "You have these bytes already",

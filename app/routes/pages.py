@@ -17,8 +17,8 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from app.responses import CONTENT_SECURITY_POLICY
-from app.streaming.assets import serve_asset, serve_page
+from sparse_ncp.app.responses import CONTENT_SECURITY_POLICY
+from sparse_ncp.app.streaming.assets import serve_asset, serve_page
 
 ASSETS = "/docs/assets"
 # The page loads its own files only, and calls this server only. plotly sets style attributes, draws heat maps as data:

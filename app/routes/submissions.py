@@ -4,8 +4,8 @@ import asyncio
 
 from starlette.concurrency import run_in_threadpool
 
-from worker.operations.jobs import JobOperations
-from worker.records.jobs import Submission, Submitted
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.records.jobs import Submission, Submitted
 
 # At most so many together: a few milliseconds in which Redis serves nobody else.
 TOGETHER = 32

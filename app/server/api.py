@@ -9,15 +9,15 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.middleware.proxy_headers import _TrustedHosts
 
-from app.auth.api_keys import ApiKeys
-from app.main import create_app
-from app.server.bind import bind_socket
-from app.server.connection import Connection
-from app.server.connection_limits import ConnectionLimits, raise_file_limit
-from app.server.errors import NotReady
-from worker.config import Configuration
-from worker.logs import configure_logging
-from worker.processes import wait_for_start
+from sparse_ncp.app.auth.api_keys import ApiKeys
+from sparse_ncp.app.main import create_app
+from sparse_ncp.app.server.bind import bind_socket
+from sparse_ncp.app.server.connection import Connection
+from sparse_ncp.app.server.connection_limits import ConnectionLimits, raise_file_limit
+from sparse_ncp.app.server.errors import NotReady
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.logs import configure_logging
+from sparse_ncp.worker.processes import wait_for_start
 
 # How long downloads and uploads may take to finish once the server is stopping.
 GRACE_SECONDS = 10

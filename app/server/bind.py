@@ -3,10 +3,10 @@
 import socket
 from typing import Any
 
-from app.auth.api_keys import ApiKeys
-from app.auth.hosts import is_loopback
-from app.server.errors import StartupError
-from worker.config import Configuration
+from sparse_ncp.app.auth.api_keys import ApiKeys
+from sparse_ncp.app.auth.hosts import is_loopback
+from sparse_ncp.app.server.errors import StartupError
+from sparse_ncp.worker.config import Configuration
 
 # Connections that wait while the API restarts.
 BACKLOG = 2048

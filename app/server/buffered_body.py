@@ -7,7 +7,7 @@ import httptools
 from starlette.requests import ClientDisconnect
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from app.streaming.body import NO_BYTES, Body, move
+from sparse_ncp.app.streaming.body import NO_BYTES, Body, move
 
 # Of a body that nobody wants any more, received at once.
 DISCARD_BYTES = 64 << 10

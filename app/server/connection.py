@@ -8,10 +8,10 @@ from typing import Any
 from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from app.errors.problem import problem
-from app.server.buffered_body import BufferedBody
-from app.server.connection_limits import ConnectionLimits
-from app.streaming.body import EXTENSION
+from sparse_ncp.app.errors.problem import problem
+from sparse_ncp.app.server.buffered_body import BufferedBody
+from sparse_ncp.app.server.connection_limits import ConnectionLimits
+from sparse_ncp.app.streaming.body import EXTENSION
 
 HEADER_BYTES = 32 << 10
 # What a client must send or read in NCP_SLOW_SECONDS to be waited for.

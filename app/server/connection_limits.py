@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Literal, Protocol
 
-from worker.config import Configuration
+from sparse_ncp.worker.config import Configuration
 
 # Files that the API opens besides: of the store, to Redis, for its logs.
 OTHER_FILES = 256

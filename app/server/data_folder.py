@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from app.server.errors import StartupError
-from worker.config import Configuration
-from worker.errors import Unavailable
-from worker.records.redis import keys
-from worker.store.contents import holds_files
-from worker.store.files import atomic_write, locked, private_file, private_folder
+from sparse_ncp.app.server.errors import StartupError
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.errors import Unavailable
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.store.contents import holds_files
+from sparse_ncp.worker.store.files import atomic_write, locked, private_file, private_folder
 
 PATIENCE_SECONDS = 2.0
 NAME = "address"
@@ -47,7 +47,7 @@ def check_records(configuration: Configuration) -> None:
     """Refuse files without records: an empty Redis would call itself ready beside what a lab has stored."""
     if not holds_files(configuration.data):
         return
-    from worker.records.redis.connection import connect, translate_redis_errors  # see launcher.py
+    from sparse_ncp.worker.records.redis.connection import connect, translate_redis_errors  # see launcher.py
 
     try:
         with translate_redis_errors(), connect(configuration) as client:

@@ -4,9 +4,9 @@ import http.client
 import json
 from urllib.parse import urlsplit
 
-from app.server.embedded_redis import address_in
-from app.server.errors import NoServer
-from worker.config import Configuration
+from sparse_ncp.app.server.embedded_redis import address_in
+from sparse_ncp.app.server.errors import NoServer
+from sparse_ncp.worker.config import Configuration
 
 ANSWER_SECONDS = 2.0
 

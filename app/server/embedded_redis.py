@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from app.server.errors import RedisStartError
-from app.server.redis_log import check_manifest, cut_tail
-from worker.config import Configuration
-from worker.processes import start
-from worker.store.files import private_folder
+from sparse_ncp.app.server.errors import RedisStartError
+from sparse_ncp.app.server.redis_log import check_manifest, cut_tail
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.processes import start
+from sparse_ncp.worker.store.files import private_folder
 
 # The kernel's limit for the path of a unix socket, its closing zero included.
 SOCKET_PATH_LIMIT = 107

@@ -15,15 +15,15 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from app.server.bind import bind_socket
-from app.server.data_folder import check_records, lock_data_folder, remove_address_file, write_address_file
-from app.server.discovery import api_version
-from app.server.embedded_redis import discard_socket, socket_path, start_redis, url_of
-from app.server.errors import NotReady, RedisStartError
-from worker.config import Configuration
-from worker.errors import Unavailable
-from worker.logs import configure_logging
-from worker.processes import StartSignal, start, stop
+from sparse_ncp.app.server.bind import bind_socket
+from sparse_ncp.app.server.data_folder import check_records, lock_data_folder, remove_address_file, write_address_file
+from sparse_ncp.app.server.discovery import api_version
+from sparse_ncp.app.server.embedded_redis import discard_socket, socket_path, start_redis, url_of
+from sparse_ncp.app.server.errors import NotReady, RedisStartError
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.errors import Unavailable
+from sparse_ncp.worker.logs import configure_logging
+from sparse_ncp.worker.processes import StartSignal, start, stop
 
 # A process that dies again and again waits longer and longer, until it has lived for a while.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, LIVED_SECONDS = 0.2, 10.0, 60.0
@@ -134,7 +134,7 @@ class Launcher:
         environment = self._configuration.environment()
         fd, ready = self._listener.fileno(), self._redis_is_ready.reader
         # -P: a file of the same name in the current folder is not ours to run.
-        command = [sys.executable, "-P", "-m", "app.cli.main"]
+        command = [sys.executable, "-P", "-m", "sparse_ncp.app.cli.main"]
         worker = [*command, "worker", "--start-fd", str(ready)]
         api = [*command, "api", "--start-fd", str(ready), "--fd", str(fd)]
         worker_seconds = self._configuration.stop_seconds
@@ -150,8 +150,8 @@ class Launcher:
             "redis", lambda: start_redis(configuration, address, folder, [self._lock]), REDIS_STOP_SECONDS
         )
         self._processes.insert(0, redis)
-        from worker.records.redis.connection import RedisConnection
-        from worker.records.workers import Leases
+        from sparse_ncp.worker.records.redis.connection import RedisConnection
+        from sparse_ncp.worker.records.workers import Leases
 
         leases = Leases(RedisConnection.of(configuration))
         leases.clear()
@@ -197,8 +197,8 @@ class Launcher:
         self._stop.set()
 
     def _worker_is_live(self) -> bool:
-        from worker.records.redis.connection import RedisConnection
-        from worker.records.workers import WorkerRecords
+        from sparse_ncp.worker.records.redis.connection import RedisConnection
+        from sparse_ncp.worker.records.workers import WorkerRecords
 
         try:
             return WorkerRecords(RedisConnection.of(self._configuration)).live_count() > 0

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from app.server.errors import RedisStartError
-from worker.store.files import atomic_write, fsync_folder, private_folder
+from sparse_ncp.app.server.errors import RedisStartError
+from sparse_ncp.worker.store.files import atomic_write, fsync_folder, private_folder
 
 FOLDER, MANIFEST = "appendonlydir", "appendonly.aof.manifest"
 # In the folder of Redis, what was damaged, as it was found.

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from app.streaming.download import matches
+from sparse_ncp.app.streaming.download import matches
 
 FOLDER = Path(__file__).parents[1] / "static"
 # Files of installed packages, below a name of their own: no copy of them is kept here.

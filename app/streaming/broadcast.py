@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import redis.exceptions
 from anyio import to_thread
 
-from app.streaming.sse import KEEP_ALIVE, RETRY, EncodedEvent, encode_event, encode_preparation
-from worker.contract import Event, Preparation
-from worker.errors import NotFound, Unavailable
-from worker.records.events import START, EventRecords, parse_event_id
+from sparse_ncp.app.streaming.sse import KEEP_ALIVE, RETRY, EncodedEvent, encode_event, encode_preparation
+from sparse_ncp.worker.contract import Event, Preparation
+from sparse_ncp.worker.errors import NotFound, Unavailable
+from sparse_ncp.worker.records.events import START, EventRecords, parse_event_id
 
 # A new subscription joins the read after this time at the latest.
 BLOCK_MILLISECONDS = 100

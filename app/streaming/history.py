@@ -8,7 +8,7 @@ from itertools import chain, islice
 from pydantic import TypeAdapter
 from starlette.responses import Response, StreamingResponse
 
-from worker.contract import Progress
+from sparse_ncp.worker.contract import Progress
 
 MEDIA_TYPES = {"json": "application/json", "csv": "text/csv; charset=utf-8"}
 ROWS: TypeAdapter[Sequence[Progress]] = TypeAdapter(Sequence[Progress])

@@ -6,7 +6,7 @@ from anyio import to_thread
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from worker.errors import BadTensor
+from sparse_ncp.worker.errors import BadTensor
 
 FIELD = "file"
 # A form may have other fields, which are ignored; a library sends a few, an attacker thousands.

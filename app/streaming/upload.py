@@ -11,12 +11,12 @@ from functools import partial
 
 from fastapi import Request
 
-from app.errors.exceptions import TooLarge, UnsupportedMedia
-from app.streaming.body import Body, GatheredBody, raw_body
-from app.streaming.multipart import MAX_AROUND, FormFile
-from worker.errors import BadTensor
-from worker.operations.reservations import RENEWAL_SECONDS, Reservation
-from worker.store.protocol import Upload
+from sparse_ncp.app.errors.exceptions import TooLarge, UnsupportedMedia
+from sparse_ncp.app.streaming.body import Body, GatheredBody, raw_body
+from sparse_ncp.app.streaming.multipart import MAX_AROUND, FormFile
+from sparse_ncp.worker.errors import BadTensor
+from sparse_ncp.worker.operations.reservations import RENEWAL_SECONDS, Reservation
+from sparse_ncp.worker.store.protocol import Upload
 
 # Bytes per write: a change of thread per network packet would cost more than the write.
 CHUNK = 1 << 21

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import psutil
 
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.processes import start
 from tests.support.stack import embedded_redis, end_tree, wait_for
-from worker.config import Configuration
-from worker.processes import start
 
 
 class Front(NamedTuple):
@@ -37,7 +37,7 @@ def front(**settings: object) -> Iterator[Front]:
 
 @contextmanager
 def _api(configuration: Configuration) -> "Iterator[subprocess.Popen[bytes]]":
-    process = start([sys.executable, "-m", "app.cli.main", "api"], configuration.environment())
+    process = start([sys.executable, "-m", "sparse_ncp.app.cli.main", "api"], configuration.environment())
     try:
         yield process
     finally:

@@ -14,12 +14,12 @@ import uvloop
 
 from benchmarks.load.figure import Figure, at_most, milliseconds
 from benchmarks.load.parts import Front, front
-from worker.config import Configuration
-from worker.contract import Claim, JobError, JobRequest
-from worker.operations.tensors import TensorOperations
-from worker.records.claims import ExecutionRecords
-from worker.records.redis.connection import connect
-from worker.store.local import LocalStore
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Claim, JobError, JobRequest
+from sparse_ncp.worker.operations.tensors import TensorOperations
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.records.redis.connection import connect
+from sparse_ncp.worker.store.local import LocalStore
 
 CLIENTS = 32
 SUBMIT_SECONDS, SUBMIT_MILLISECONDS = 10.0, 60.0

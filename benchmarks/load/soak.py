@@ -15,10 +15,10 @@ import numpy as np
 import psutil
 
 from benchmarks.load.figure import Figure, at_most
+from sparse_ncp.worker.records.redis.connection import connect
 from tests.support.api import events, finished, http_client, planted, upload
 from tests.support.processes import configuration_of, part
 from tests.support.stack import Server, server
-from worker.records.redis.connection import connect
 
 CALLERS = 4
 # By then pools, caches and allocators have their size.

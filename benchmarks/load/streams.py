@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from benchmarks.load.figure import Figure, at_most, milliseconds
 from benchmarks.load.parts import Front, front
 from benchmarks.load.queues import add_tensor
-from worker.contract import Claim, JobRequest, Progress
-from worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.contract import Claim, JobRequest, Progress
+from sparse_ncp.worker.records.claims import ExecutionRecords
 
 CLIENTS, JOBS = 1000, 10
 EVENTS_PER_SECOND = 10

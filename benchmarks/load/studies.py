@@ -13,10 +13,10 @@ import numpy as np
 import psutil
 
 from benchmarks.load.figure import Figure, at_most
-from solvers import Settings, solve, synthetic
-from solvers.tensor.threads import available_cores
+from sparse_ncp.solvers import Settings, solve, synthetic
+from sparse_ncp.solvers.tensor.threads import available_cores
+from sparse_ncp.worker.contract import TERMINAL
 from tests.support.stack import server
-from worker.contract import TERMINAL
 
 SHAPE, RANK, SWEEPS = (20, 15, 12), 3, 20
 GRID: dict[str, Any] = {

@@ -10,25 +10,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.bcd.objective import measure
-from solvers.bcd.phases import check_single, compressed_phase, maybe_compress, single_phase
-from solvers.bcd.problem import Problem, resolve
-from solvers.bcd.result import Result
-from solvers.bcd.starts.initial import check_fixed, initial_notes, starting_factors
-from solvers.bcd.starts.trials import search_for
-from solvers.bcd.state import Clock, PreparationStep, Report, RunPhase, State, check_resumable
-from solvers.bcd.stopping import limit_reached
-from solvers.bcd.sweep import First, iterate, reason_to_stop, sweep_modes
-from solvers.bcd.weights import Weights, missing_count, sparsity_above_noise, weights_for
-from solvers.block import Memory
-from solvers.diagnostics import diagnose
-from solvers.errors import AdviceWarning, InvalidInput
-from solvers.settings import Settings, Stop
-from solvers.tensor.dense import Positive, Tensor
-from solvers.tensor.protocol import Gram
-from solvers.tensor.scan import Scan
-from solvers.tensor.threads import Threads, single_threaded_blas
-from solvers.tensor.validation import prepare_tensor
+from sparse_ncp.solvers.bcd.objective import measure
+from sparse_ncp.solvers.bcd.phases import check_single, compressed_phase, maybe_compress, single_phase
+from sparse_ncp.solvers.bcd.problem import Problem, resolve
+from sparse_ncp.solvers.bcd.result import Result
+from sparse_ncp.solvers.bcd.starts.initial import check_fixed, initial_notes, starting_factors
+from sparse_ncp.solvers.bcd.starts.trials import search_for
+from sparse_ncp.solvers.bcd.state import Clock, PreparationStep, Report, RunPhase, State, check_resumable
+from sparse_ncp.solvers.bcd.stopping import limit_reached
+from sparse_ncp.solvers.bcd.sweep import First, iterate, reason_to_stop, sweep_modes
+from sparse_ncp.solvers.bcd.weights import Weights, missing_count, sparsity_above_noise, weights_for
+from sparse_ncp.solvers.block import Memory
+from sparse_ncp.solvers.diagnostics import diagnose
+from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput
+from sparse_ncp.solvers.settings import Settings, Stop
+from sparse_ncp.solvers.tensor.dense import Positive, Tensor
+from sparse_ncp.solvers.tensor.protocol import Gram
+from sparse_ncp.solvers.tensor.scan import Scan
+from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.solvers.tensor.validation import prepare_tensor
 
 # A fit without a penalty, close enough to its end to tell the noise.
 FREE_FIT = Stop(criterion="relative_objective", tolerance=1e-3, patience=2, max_iterations=40)
@@ -217,8 +217,8 @@ def _weights(
 
 def _compile(X: Tensor, problem: Problem, pool: Threads) -> None:
     """Update a 1 × 1 factor of the first and of the last mode, so that the clock never counts a compiler."""
-    from solvers.kernels.columns import rows_by_column  # puts components back; numba, see methods/hals.py
-    from solvers.kernels.factors import load
+    from sparse_ncp.solvers.kernels.columns import rows_by_column  # puts components back; numba, see methods/hals.py
+    from sparse_ncp.solvers.kernels.factors import load
 
     for dtype in (np.dtype(np.float64), np.dtype(np.float32)):
         load(dtype)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.bcd.problem import Problem
-from solvers.tensor.products import Array, Float64, gram, times_rows
-from solvers.tensor.protocol import TensorLike
+from sparse_ncp.solvers.bcd.problem import Problem
+from sparse_ncp.solvers.tensor.products import Array, Float64, gram, times_rows
+from sparse_ncp.solvers.tensor.protocol import TensorLike
 
 # The accelerated formula subtracts numbers of the size of ‖X‖², so its relative error is about eps / e² at a relative
 # error e. Below these e the residual is streamed instead: one more product, and no cancellation.

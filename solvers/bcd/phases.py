@@ -8,20 +8,20 @@ from functools import partial
 
 import numpy as np
 
-from solvers.bcd.objective import measure_from_scratch
-from solvers.bcd.problem import Problem
-from solvers.bcd.scaling import OutOfRange, check_overflow, column_sizes
-from solvers.bcd.starts.trials import settled
-from solvers.bcd.state import Momentum, Report, State
-from solvers.bcd.stopping import limit_reached
-from solvers.bcd.sweep import iterate
-from solvers.errors import InvalidInput
-from solvers.tensor.compressed import LARGEST_LOSS, Compressed, compress, is_worthwhile, sketch_bytes
-from solvers.tensor.dense import SINGLE_BYTES, Tensor
-from solvers.tensor.products import Array
-from solvers.tensor.scan import Tell
-from solvers.tensor.threads import Threads, single_threaded_blas
-from solvers.tensor.validation import LARGEST_NORM
+from sparse_ncp.solvers.bcd.objective import measure_from_scratch
+from sparse_ncp.solvers.bcd.problem import Problem
+from sparse_ncp.solvers.bcd.scaling import OutOfRange, check_overflow, column_sizes
+from sparse_ncp.solvers.bcd.starts.trials import settled
+from sparse_ncp.solvers.bcd.state import Momentum, Report, State
+from sparse_ncp.solvers.bcd.stopping import limit_reached
+from sparse_ncp.solvers.bcd.sweep import iterate
+from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.solvers.tensor.compressed import LARGEST_LOSS, Compressed, compress, is_worthwhile, sketch_bytes
+from sparse_ncp.solvers.tensor.dense import SINGLE_BYTES, Tensor
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.scan import Tell
+from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.solvers.tensor.validation import LARGEST_NORM
 
 # Entries of a tensor that auto copies to single precision, at least and at most: fewer are swept quickly anyway, and a
 # copy of more than 256 MB should be asked for.

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solvers.bcd.weights import Weights
-from solvers.block import Block
-from solvers.methods import METHODS, Method
-from solvers.settings import Settings
-from solvers.tensor.products import Array, Float64
-from solvers.tensor.protocol import Gram, Modes
-from solvers.tensor.threads import Threads
+from sparse_ncp.solvers.bcd.weights import Weights
+from sparse_ncp.solvers.block import Block
+from sparse_ncp.solvers.methods import METHODS, Method
+from sparse_ncp.solvers.settings import Settings
+from sparse_ncp.solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.tensor.protocol import Gram, Modes
+from sparse_ncp.solvers.tensor.threads import Threads
 
 DELTA_OMEGA = 0.9999
 # Solves a problem of one block.
@@ -102,7 +102,7 @@ class Problem:
 
     def penalty_per_component(self, factors: Sequence[Array]) -> Float64:
         """Σ αₙ/2 ‖a‖² + Σ βₙ ‖a‖₁ over the modes, for every component; of the plain l1 penalty."""
-        from solvers.kernels.factors import squares_and_sums  # numba, see methods/hals.py
+        from sparse_ncp.solvers.kernels.factors import squares_and_sums  # numba, see methods/hals.py
 
         total = np.zeros(factors[0].shape[1])
         for A, alpha, beta in zip(factors, self.alpha, self.beta, strict=True):

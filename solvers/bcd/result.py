@@ -3,13 +3,13 @@
 import math
 from dataclasses import dataclass
 
-from solvers.bcd.problem import Problem, resolve
-from solvers.bcd.search import StartOutcome
-from solvers.bcd.state import History, State, StopReason
-from solvers.bcd.weights import beta_for
-from solvers.diagnostics import Diagnostics
-from solvers.methods import Penalty
-from solvers.metrics import (
+from sparse_ncp.solvers.bcd.problem import Problem, resolve
+from sparse_ncp.solvers.bcd.search import StartOutcome
+from sparse_ncp.solvers.bcd.state import History, State, StopReason
+from sparse_ncp.solvers.bcd.weights import beta_for
+from sparse_ncp.solvers.diagnostics import Diagnostics
+from sparse_ncp.solvers.methods import Penalty
+from sparse_ncp.solvers.metrics import (
     DEAD_SHARE,
     NonzeroComponents,
     Sparsity,
@@ -18,8 +18,8 @@ from solvers.metrics import (
     sparsity,
     weights,
 )
-from solvers.settings import Init, Settings
-from solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.settings import Init, Settings
+from sparse_ncp.solvers.tensor.products import Array, Float64
 
 # A relative error this close to 1 is that of no model at all.
 NOTHING = 1e-9

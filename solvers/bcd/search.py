@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.products import Array
 
 Stage: TypeAlias = Literal["coarse", "fine", "finalist", "final"]
 # What the next iteration begins with: the factors of a new start, of the next finalist, or of the start chosen.

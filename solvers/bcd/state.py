@@ -10,14 +10,14 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from solvers.bcd.search import Search
-from solvers.bcd.weights import Weights, missing_count
-from solvers.block import Memory
-from solvers.errors import InvalidInput
-from solvers.machine import machine_signature
-from solvers.settings import Settings
-from solvers.tensor.dense import Tensor
-from solvers.tensor.products import Array
+from sparse_ncp.solvers.bcd.search import Search
+from sparse_ncp.solvers.bcd.weights import Weights, missing_count
+from sparse_ncp.solvers.block import Memory
+from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.solvers.machine import machine_signature
+from sparse_ncp.solvers.settings import Settings
+from sparse_ncp.solvers.tensor.dense import Tensor
+from sparse_ncp.solvers.tensor.products import Array
 
 # "exact": a single factor was to be fitted, which one step solves.
 StopReason: TypeAlias = Literal["tolerance", "max_iterations", "max_seconds", "cancelled", "exact"]

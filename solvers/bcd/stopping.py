@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from solvers.bcd.state import State, StopReason
-from solvers.settings import Stop
+from sparse_ncp.solvers.bcd.state import State, StopReason
+from sparse_ncp.solvers.settings import Stop
 
 Change: TypeAlias = tuple[float, float]  # a value before a sweep and after it
 

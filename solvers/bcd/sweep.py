@@ -8,20 +8,20 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.bcd.objective import Score, measure, rounding_noise, squared_error
-from solvers.bcd.problem import Problem
-from solvers.bcd.result import ZERO_IS_NOT_BEST
-from solvers.bcd.scaling import check_overflow, column_sizes, rescaled, scales_after_sweep
-from solvers.bcd.starts.regrow import largest_useful_beta, regrow
-from solvers.bcd.starts.trials import begin, is_too_faint, proceed
-from solvers.bcd.state import Momentum, State, StopReason
-from solvers.bcd.stopping import limit_reached, stop_reason
-from solvers.block import Memory
-from solvers.methods import Update
-from solvers.metrics import weights
-from solvers.tensor.products import Array, Float64
-from solvers.tensor.protocol import Modes, Partial, TensorLike
-from solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.solvers.bcd.objective import Score, measure, rounding_noise, squared_error
+from sparse_ncp.solvers.bcd.problem import Problem
+from sparse_ncp.solvers.bcd.result import ZERO_IS_NOT_BEST
+from sparse_ncp.solvers.bcd.scaling import check_overflow, column_sizes, rescaled, scales_after_sweep
+from sparse_ncp.solvers.bcd.starts.regrow import largest_useful_beta, regrow
+from sparse_ncp.solvers.bcd.starts.trials import begin, is_too_faint, proceed
+from sparse_ncp.solvers.bcd.state import Momentum, State, StopReason
+from sparse_ncp.solvers.bcd.stopping import limit_reached, stop_reason
+from sparse_ncp.solvers.block import Memory
+from sparse_ncp.solvers.methods import Update
+from sparse_ncp.solvers.metrics import weights
+from sparse_ncp.solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.tensor.protocol import Modes, Partial, TensorLike
+from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 
 # Sweeps without β before a start that is too faint for it.
 FREE_SWEEPS = 5
@@ -123,7 +123,7 @@ def _extrapolated(problem: Problem, state: State) -> tuple[Array, ...] | None:
 
 
 def _carried_on(A: Array, before: Array, weight: float) -> Array:
-    from solvers.kernels.factors import carry_on  # numba, see methods/hals.py
+    from sparse_ncp.solvers.kernels.factors import carry_on  # numba, see methods/hals.py
 
     beyond = np.empty(A.shape, A.dtype)
     carry_on(np.ascontiguousarray(A), np.ascontiguousarray(before), A.dtype.type(weight), beyond)

@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from solvers.errors import InvalidInput
-from solvers.settings import PerMode, Settings
-from solvers.tensor.dense import Tensor
+from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.solvers.settings import PerMode, Settings
+from sparse_ncp.solvers.tensor.dense import Tensor
 
 # What `sparsity="auto"` gives at least, and at most.
 LEAST_SPARSE, MOST_SPARSE = 0.008, 0.5

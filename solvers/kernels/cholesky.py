@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from solvers.kernels.vectors import LANES, LINE, add_multiples, aligned_zeros
-from solvers.tensor.compiled import compiled
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.kernels.vectors import LANES, LINE, add_multiples, aligned_zeros
+from sparse_ncp.solvers.tensor.compiled import compiled
+from sparse_ncp.solvers.tensor.products import Float64
 
 
 @compiled

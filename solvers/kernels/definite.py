@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solvers.kernels.rows import RowKernel, update_rows
-from solvers.tensor.products import Float64
-from solvers.tensor.threads import Threads
+from sparse_ncp.solvers.kernels.rows import RowKernel, update_rows
+from sparse_ncp.solvers.tensor.products import Float64
+from sparse_ncp.solvers.tensor.threads import Threads
 
 # A pivot of the unit-diagonal Q below this means that Q is singular to working accuracy.
 SINGULAR = 1e-10
@@ -28,7 +28,7 @@ class DefiniteQuadratic:
         if self.Q.ndim == 3:
             rows: Float64 = np.linalg.solve(self.Q, self.C[:, :, None])[:, :, 0].astype(np.float64, copy=False)
         else:
-            from solvers.kernels.cholesky import factorised, solve_rows  # numba: see methods/hals.py
+            from sparse_ncp.solvers.kernels.cholesky import factorised, solve_rows  # numba: see methods/hals.py
 
             rows = update_rows(solve_rows, self.start, self.C, factorised(self.Q), threads, out=self.start)
         rows /= self.scale
@@ -48,7 +48,7 @@ def make_definite(A: Float64, Q: Float64, C: Float64, singular: float = SINGULAR
     the objective rise a little; the proximal term does neither. Unit diagonal, because components differ in scale by
     many orders of magnitude and a pivot says nothing before they are equal.
     """
-    from solvers.kernels.pivots import unit_diagonals  # numba: see methods/hals.py
+    from sparse_ncp.solvers.kernels.pivots import unit_diagonals  # numba: see methods/hals.py
 
     scaled, scales, smallest = unit_diagonals(Q if Q.ndim == 3 else Q[None])
     scale = scales if Q.ndim == 3 else scales[0]

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from solvers.tensor.compiled import as_written
-from solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.tensor.compiled import as_written
+from sparse_ncp.solvers.tensor.products import Array, Float64
 
 # Newton's steps double the digits; a handful is enough from any start.
 NEWTON_STEPS = 50

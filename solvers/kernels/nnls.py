@@ -14,9 +14,19 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from solvers.kernels.vectors import I64, LANES, LINE, MOST_VECTORS, Value, aligned_zeros, emit_difference, item, spread
-from solvers.tensor.compiled import compiled, inlined
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.kernels.vectors import (
+    I64,
+    LANES,
+    LINE,
+    MOST_VECTORS,
+    Value,
+    aligned_zeros,
+    emit_difference,
+    item,
+    spread,
+)
+from sparse_ncp.solvers.tensor.compiled import compiled, inlined
+from sparse_ncp.solvers.tensor.products import Float64
 
 EPS = 2.0**-52
 # Rounds in which exchanging all wrong signs at once need not improve, before the slow but sure rule takes over.

@@ -17,8 +17,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from solvers.kernels.nnls import pivoting_one_by_one
-from solvers.kernels.vectors import (
+from sparse_ncp.solvers.kernels.nnls import pivoting_one_by_one
+from sparse_ncp.solvers.kernels.vectors import (
     I64,
     LANES,
     LINE,
@@ -31,8 +31,8 @@ from solvers.kernels.vectors import (
     spread,
     store,
 )
-from solvers.tensor.compiled import compiled, inlined
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.tensor.compiled import compiled, inlined
+from sparse_ncp.solvers.tensor.products import Float64
 
 EPS = 2.0**-52
 # Rounds in which exchanging all wrong signs at once need not improve, before the slow but sure rule takes over: only

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from solvers.tensor.compiled import compiled
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.tensor.compiled import compiled
+from sparse_ncp.solvers.tensor.products import Float64
 
 
 @compiled

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from solvers.tensor.products import Float64
-from solvers.tensor.threads import Threads, slabs
+from sparse_ncp.solvers.tensor.products import Float64
+from sparse_ncp.solvers.tensor.threads import Threads, slabs
 
 RowKernel: TypeAlias = Callable[..., None]
 

@@ -11,8 +11,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from solvers.tensor.compiled import inlined
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.tensor.compiled import inlined
+from sparse_ncp.solvers.tensor.products import Float64
 
 # Numbers of a vector; where the processor has shorter ones, LLVM takes several.
 LANES = 8

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from solvers.block import Block, Memory
-from solvers.methods import als, anls_as, anls_bpp, anls_hybrid, apg, hals, mu
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.block import Block, Memory
+from sparse_ncp.solvers.methods import als, anls_as, anls_bpp, anls_hybrid, apg, hals, mu
+from sparse_ncp.solvers.tensor.products import Float64
 
 Penalty: TypeAlias = Literal["l1", "l1_squared"]
 Option: TypeAlias = Literal["inner_passes", "normalise", "delta_omega"]

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from solvers.block import Block, Memory
-from solvers.kernels.definite import SINGULAR, SINGULAR_FLOAT32, make_definite
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.block import Block, Memory
+from sparse_ncp.solvers.kernels.definite import SINGULAR, SINGULAR_FLOAT32, make_definite
+from sparse_ncp.solvers.tensor.products import Float64
 
 # A component of a smaller share of the largest one is rounding: what the cut was meant to make zero.
 ROUNDING = 1e-12

@@ -4,10 +4,10 @@ Exact steps make few sweeps, but on a mode of thousands of rows they cost more t
 passes of HALS take their place: they come close to the minimiser, and the sweeps hardly become more.
 """
 
-from solvers.block import Block, Memory
-from solvers.kernels.definite import make_definite
-from solvers.kernels.rows import update_rows
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.block import Block, Memory
+from sparse_ncp.solvers.kernels.definite import make_definite
+from sparse_ncp.solvers.kernels.rows import update_rows
+from sparse_ncp.solvers.tensor.products import Float64
 
 # Rows of a mode from which on passes of HALS are made, and how many.
 LONG, PASSES = 1000, 3
@@ -16,8 +16,8 @@ LONG, PASSES = 1000, 3
 def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     """A ← argmin F(A) over A ≥ 0 by block principal pivoting; in a long mode, passes of HALS towards it."""
     # Numba: see hals.py.
-    from solvers.kernels.columns import rows_by_column
-    from solvers.kernels.pivoting import pivoting_rows
+    from sparse_ncp.solvers.kernels.columns import rows_by_column
+    from sparse_ncp.solvers.kernels.pivoting import pivoting_rows
 
     if len(A) < LONG:
         return make_definite(A, block.Q, block.C).solve_rows(pivoting_rows, block.threads), memory

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from solvers.block import Block, Memory
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.block import Block, Memory
+from sparse_ncp.solvers.tensor.products import Float64
 
 # Power iterations for the step length of a row, and the smallest entry that keeps their vector positive.
 POWERS, SMALLEST = 4, 1e-3

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from solvers.block import Block, Memory
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.block import Block, Memory
+from sparse_ncp.solvers.tensor.products import Float64
 
 # Added to a random start, as in the paper: a multiplicative update can never leave zero.
 EPSILON = 1e-6

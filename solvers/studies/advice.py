@@ -8,9 +8,9 @@ from typing import Annotated, TypeAlias
 import numpy as np
 from pydantic import WithJsonSchema
 
-from solvers.metrics import weights
-from solvers.studies.fitting.fits import Factors
-from solvers.studies.rule import AGREEING_SEEDS, Curve, Null, Residuals, Sure
+from sparse_ncp.solvers.metrics import weights
+from sparse_ncp.solvers.studies.fitting.fits import Factors
+from sparse_ncp.solvers.studies.rule import AGREEING_SEEDS, Curve, Null, Residuals, Sure
 
 # A component whose columns are this close to constant, as the product of cosines over the modes, is a background.
 FLAT = 0.85

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.bcd.loop import solve
-from solvers.errors import AdviceWarning, InvalidInput
-from solvers.metrics import DEAD_SHARE, weights
-from solvers.settings import Settings
-from solvers.studies import rule
-from solvers.studies.advice import Advice, Criteria, Evidence, advise
-from solvers.studies.fitting.candidates import (
+from sparse_ncp.solvers.bcd.loop import solve
+from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput
+from sparse_ncp.solvers.metrics import DEAD_SHARE, weights
+from sparse_ncp.solvers.settings import Settings
+from sparse_ncp.solvers.studies import rule
+from sparse_ncp.solvers.studies.advice import Advice, Criteria, Evidence, advise
+from sparse_ncp.solvers.studies.fitting.candidates import (
     KEPT,
     POLISHED,
     Candidate,
@@ -33,10 +33,10 @@ from solvers.studies.fitting.candidates import (
     polished,
     simulated_gain,
 )
-from solvers.studies.fitting.fits import Data, Factors, model
-from solvers.studies.noise import Counts, estimate, likely_kind, without_counts
-from solvers.studies.settings import ChoiceSettings
-from solvers.studies.state import (
+from sparse_ncp.solvers.studies.fitting.fits import Data, Factors, model
+from sparse_ncp.solvers.studies.noise import Counts, estimate, likely_kind, without_counts
+from sparse_ncp.solvers.studies.settings import ChoiceSettings
+from sparse_ncp.solvers.studies.state import (
     EXCHANGES,
     MOST_STEPS_UP,
     SPARSITY_RUNS,
@@ -46,10 +46,10 @@ from solvers.studies.state import (
     SparsityRun,
     Stage,
 )
-from solvers.studies.validation import check_validation, checks, run_check, validated
-from solvers.tensor.products import Float64
-from solvers.tensor.threads import Threads, single_threaded_blas
-from solvers.tensor.validation import prepare_tensor
+from sparse_ncp.solvers.studies.validation import check_validation, checks, run_check, validated
+from sparse_ncp.solvers.tensor.products import Float64
+from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.solvers.tensor.validation import prepare_tensor
 
 SIMULATIONS = 12
 # The match of components from which a sparsity leaves just the chosen ones.

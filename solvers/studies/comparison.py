@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.bcd.loop import solve
-from solvers.bcd.result import Result
-from solvers.bcd.state import History
-from solvers.errors import AdviceWarning, InvalidInput
-from solvers.metrics import DEAD_SHARE, best_matching, psnr, unit_columns, weights
-from solvers.settings import Settings
-from solvers.studies.archive import pack, unpack
-from solvers.studies.settings import Cell, ComparisonSettings
-from solvers.studies.validation import Validated, check_validation, checks, run_check, validated
-from solvers.tensor.products import Array, Float64, hadamard
+from sparse_ncp.solvers.bcd.loop import solve
+from sparse_ncp.solvers.bcd.result import Result
+from sparse_ncp.solvers.bcd.state import History
+from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput
+from sparse_ncp.solvers.metrics import DEAD_SHARE, best_matching, psnr, unit_columns, weights
+from sparse_ncp.solvers.settings import Settings
+from sparse_ncp.solvers.studies.archive import pack, unpack
+from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
+from sparse_ncp.solvers.studies.validation import Validated, check_validation, checks, run_check, validated
+from sparse_ncp.solvers.tensor.products import Array, Float64, hadamard
 
 FORMAT = 1
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.tensor.products import Float64
 
 NoiseKind: TypeAlias = Literal["gaussian", "clipped", "counts"]
 NOISE_KINDS: tuple[NoiseKind, ...] = ("gaussian", "clipped", "counts")

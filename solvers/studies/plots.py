@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from solvers.bcd.state import History
-from solvers.metrics import psnr, weights
-from solvers.studies.comparison import Row, Run, matches
-from solvers.studies.rule import PER_COMPONENT
-from solvers.studies.settings import Cell
-from solvers.studies.state import Choice
-from solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.bcd.state import History
+from sparse_ncp.solvers.metrics import psnr, weights
+from sparse_ncp.solvers.studies.comparison import Row, Run, matches
+from sparse_ncp.solvers.studies.rule import PER_COMPONENT
+from sparse_ncp.solvers.studies.settings import Cell
+from sparse_ncp.solvers.studies.state import Choice
+from sparse_ncp.solvers.tensor.products import Array, Float64
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

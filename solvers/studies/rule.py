@@ -11,8 +11,8 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from solvers.studies.noise import Noise
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.studies.noise import Noise
+from sparse_ncp.solvers.tensor.products import Float64
 
 Sure: TypeAlias = Literal["very", "yes", "no"]
 

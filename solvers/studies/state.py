@@ -6,15 +6,15 @@ from typing import Any, Literal, TypeAlias
 
 from numpy.typing import NDArray
 
-from solvers.studies import rule
-from solvers.studies.advice import Advice
-from solvers.studies.archive import pack, unpack
-from solvers.studies.fitting.candidates import Candidate, Chain
-from solvers.studies.fitting.fits import Factors, Fit
-from solvers.studies.noise import Noise, NoiseKind, from_fields
-from solvers.studies.settings import ChoiceSettings
-from solvers.studies.validation import Validated, checks
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.studies import rule
+from sparse_ncp.solvers.studies.advice import Advice
+from sparse_ncp.solvers.studies.archive import pack, unpack
+from sparse_ncp.solvers.studies.fitting.candidates import Candidate, Chain
+from sparse_ncp.solvers.studies.fitting.fits import Factors, Fit
+from sparse_ncp.solvers.studies.noise import Noise, NoiseKind, from_fields
+from sparse_ncp.solvers.studies.settings import ChoiceSettings
+from sparse_ncp.solvers.studies.validation import Validated, checks
+from sparse_ncp.solvers.tensor.products import Float64
 
 Stage: TypeAlias = Literal["overfit", "exchange", "polish", "bootstrap", "refit", "sparsity", "validate", "done"]
 FORMAT = 2

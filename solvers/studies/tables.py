@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from solvers.studies.comparison import Row, Spread
+from sparse_ncp.solvers.studies.comparison import Row, Spread
 
 Measure = Literal[
     "objective", "relative_error", "seconds", "iterations", "sparsity", "components", "factor_match", "psnr"

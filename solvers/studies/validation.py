@@ -9,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.bcd.loop import solve
-from solvers.errors import InvalidInput
-from solvers.metrics import congruences
-from solvers.settings import Settings
-from solvers.studies.fitting.fits import model
-from solvers.studies.settings import Holdout, SplitHalf, Validation
+from sparse_ncp.solvers.bcd.loop import solve
+from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.solvers.metrics import congruences
+from sparse_ncp.solvers.settings import Settings
+from sparse_ncp.solvers.studies.fitting.fits import model
+from sparse_ncp.solvers.studies.settings import Holdout, SplitHalf, Validation
 
 # Tucker's congruence from which two factors count as the same.
 SAME = 0.95

@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from solvers.tensor.products import Array
-from solvers.tensor.threads import Threads, slabs
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.threads import Threads, slabs
 
 # A product over fewer entries than this runs faster in one piece than the threads take to wake.
 SMALL = 1 << 15

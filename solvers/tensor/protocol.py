@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.tensor.products import Array, Float64
 
 Modes: TypeAlias = tuple[int, ...]
 

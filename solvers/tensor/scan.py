@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.threads import Threads, slabs
+from sparse_ncp.solvers.tensor.threads import Threads, slabs
 
 # Entries read at a time: small enough to stay in the second-level cache for all passes over a chunk.
 CHUNK = 1 << 15

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from threadpoolctl import OpenBLASController, ThreadpoolController
 
-from solvers.errors import InvalidInput
+from sparse_ncp.solvers.errors import InvalidInput
 
 # Of a thread's share of the work: what it takes at first, and then.
 QUARTERS = (3, 1)

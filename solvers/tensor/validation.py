@@ -6,15 +6,15 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.errors import InvalidInput
-from solvers.tensor.dense import Gaps, Positive, Tensor
-from solvers.tensor.missing.grams import RowGrams
-from solvers.tensor.missing.masked import Mask
-from solvers.tensor.missing.pattern import find_pattern
-from solvers.tensor.products import Array
-from solvers.tensor.scan import Booleans, Scan, Tell, scan
-from solvers.tensor.thin.file_entries import stretches
-from solvers.tensor.threads import Threads
+from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.solvers.tensor.dense import Gaps, Positive, Tensor
+from sparse_ncp.solvers.tensor.missing.grams import RowGrams
+from sparse_ncp.solvers.tensor.missing.masked import Mask
+from sparse_ncp.solvers.tensor.missing.pattern import find_pattern
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.scan import Booleans, Scan, Tell, scan
+from sparse_ncp.solvers.tensor.thin.file_entries import stretches
+from sparse_ncp.solvers.tensor.threads import Threads
 
 Precision: TypeAlias = Literal["float64", "float32"]
 
@@ -157,7 +157,7 @@ def check_entries(found: Scan, dtype: np.dtype[Any], missing: Missing, negative:
         remedy = "say that NaN means not observed with missing='nan', or replace them"
         raise InvalidInput("tensor", f"{found.nan.counted('NaN')}, the first at {found.nan.first}", remedy)
     if found.negative.count and negative == "refuse":
-        remedy = "fit them as they are with negative='keep', or set them to zero with solvers.clip(tensor)"
+        remedy = "fit them as they are with negative='keep', or set them to zero with sparse_ncp.clip(tensor)"
         problem = f"{found.negative.counted('negative')}, the first at {found.negative.first}"
         raise InvalidInput("tensor", problem, remedy)
     if found.observed == 0:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from solvers import METHODS, AdviceWarning, Settings, solve
+from sparse_ncp.solvers import METHODS, AdviceWarning, Settings, solve
 from tests.support.api import Api, Sent, events, finished, npy, planted, read_factors, refused, submit, upload
 from tests.support.stack import wait_for
 

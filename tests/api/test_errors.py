@@ -7,10 +7,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.logs import AddLogContext
 from tests.support.api import Api, finished, http_client, npy, planted, refused, running_api, submit, upload
 from tests.support.stack import embedded_redis
-from worker.config import Configuration
-from worker.logs import AddLogContext
 
 
 def test_an_unknown_path_is_a_problem(client: httpx.Client) -> None:

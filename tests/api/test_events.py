@@ -17,17 +17,17 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from app.server.embedded_redis import start_redis, url_of
+from sparse_ncp.app.server.embedded_redis import start_redis, url_of
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Claim, JobError, Preparation, Progress
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.processes import stop
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.store.local import LocalStore
 from tests.support.api import Api, Sent, events, finished, http_client, planted, refused, running_api, submit, upload
 from tests.support.raw_http import connected
 from tests.support.stack import embedded_redis, wait_for
 from tests.support.watcher import is_gapless
-from worker.config import Configuration
-from worker.contract import Claim, JobError, Preparation, Progress
-from worker.operations.jobs import JobOperations
-from worker.processes import stop
-from worker.records.claims import ExecutionRecords
-from worker.store.local import LocalStore
 
 
 def row(iteration: int) -> Progress:

@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from sparse_ncp.worker.errors import NoFactorsYet
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.store.job_folder import JobFolder
 from tests.support.api import Api, http_client, planted, refused, submit, upload
-from worker.errors import NoFactorsYet
-from worker.records.records import Records
-from worker.store.job_folder import JobFolder
 
 
 @pytest.fixture

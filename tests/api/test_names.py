@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import connect
 from tests.support.api import Api, finished, http_client, planted, refused, submit, upload
-from worker.config import Configuration
-from worker.records.redis import keys
-from worker.records.redis.connection import connect
 
 Make = Callable[[httpx.Client, str | None], dict[str, Any]]
 

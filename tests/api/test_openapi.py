@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 
-from app.routes.openapi import DESCRIPTIONS
-from solvers import METHODS, Settings, solve
-from solvers.settings import RECOMMENDED
+from sparse_ncp.app.routes.openapi import DESCRIPTIONS
+from sparse_ncp.solvers import METHODS, Settings, solve
+from sparse_ncp.solvers.settings import RECOMMENDED
 from tests.fuzz.document import contradictions
 from tests.support.api import Api, npy, planted, read_factors, refused, upload
 from tests.support.stack import server

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from solvers import Settings, diagnose, solve
+from sparse_ncp.solvers import Settings, diagnose, solve
 from tests.support.api import finished, planted, refused, submit, upload
 from tests.support.jobs import same_bits
 
@@ -53,7 +53,7 @@ def test_a_few_negative_readings_are_told_with_the_least_and_two_ways_on(client:
     assert "1 of 1,000 entries (0.1 %) is negative, the least is -0.25" in wrong["negative"]["problem"]
     assert '"keep"' in wrong["negative"]["remedy"]
     assert "zeros" in wrong["negative"]["remedy"]
-    assert "solvers.clip" in wrong["negative"]["remedy"]
+    assert "sparse_ncp.clip" in wrong["negative"]["remedy"]
     assert "log-scaled" not in wrong["negative"]["problem"]
 
 

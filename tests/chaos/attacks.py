@@ -8,13 +8,13 @@ from contextlib import suppress
 import psutil
 import redis
 
+from sparse_ncp.worker.broker import QUEUE
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import connect
 from tests.chaos.jobs import Jobs
 from tests.chaos.machine import LEASE_SECONDS
 from tests.chaos.server import ChaosServer
 from tests.support.processes import frozen, kill, part, tree
-from worker.broker import QUEUE
-from worker.records.redis import keys
-from worker.records.redis.connection import connect
 
 FROZEN_REDIS_SECONDS = 1.5 * LEASE_SECONDS
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from solvers import Result, Settings, solve
+from sparse_ncp.solvers import Result, Settings, solve
+from sparse_ncp.worker.contract import TERMINAL, Job
+from sparse_ncp.worker.operations.cleanup import Cleanup
+from sparse_ncp.worker.records.redis.connection import connect
 from tests.chaos.jobs import OWNERS, Accepted, Jobs
 from tests.chaos.server import ChaosServer
 from tests.support.api import Sent, http_client
 from tests.support.jobs import same_bits
 from tests.support.stack import wait_for
 from tests.support.watcher import is_gapless
-from worker.contract import TERMINAL, Job
-from worker.operations.cleanup import Cleanup
-from worker.records.redis.connection import connect
 
 ENDED_SECONDS = 300.0
 # Uploads of a killed API are removed once they are a minute old.

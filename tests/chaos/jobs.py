@@ -11,15 +11,15 @@ import numpy as np
 from kombu.exceptions import OperationalError
 from numpy.typing import NDArray
 
-from solvers import METHODS, Settings
+from sparse_ncp.solvers import METHODS, Settings
+from sparse_ncp.worker.broker import wake_worker
+from sparse_ncp.worker.contract import TERMINAL, JobRequest
+from sparse_ncp.worker.errors import StoreUnavailable, Unavailable
 from tests.chaos.server import ChaosServer
 from tests.support.api import http_client, npy
 from tests.support.jobs import put, random_tensor
 from tests.support.stack import wait_for
 from tests.support.watcher import Watcher
-from worker.broker import wake_worker
-from worker.contract import TERMINAL, JobRequest
-from worker.errors import StoreUnavailable, Unavailable
 
 Answer = TypeVar("Answer")
 OWNERS = ("local", "ann", "bob")

@@ -12,16 +12,16 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.operations.tensors import TensorOperations
+from sparse_ncp.worker.processes import die_with_parent
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.store.local import LocalStore
 from tests.chaos.machine import LEASE_SECONDS, Machine
 from tests.support.machine.network import PORT
 from tests.support.processes import configuration_of
 from tests.support.stack import ROOT, Server, descendants, end_tree, server
-from worker.config import Configuration
-from worker.operations.jobs import JobOperations
-from worker.operations.tensors import TensorOperations
-from worker.processes import die_with_parent
-from worker.records.claims import ExecutionRecords
-from worker.store.local import LocalStore
 
 COMMON: dict[str, Any] = {"threads": 1, "lease_seconds": LEASE_SECONDS, "checkpoint_seconds": 0.2, "min_free_bytes": 0}
 
@@ -77,7 +77,7 @@ class ChaosServer:
         if self._elsewhere is None or self._elsewhere.poll() is not None:
             redis_url = f"redis://{self.machine.other.address}:{PORT}/0"
             configuration = Configuration(data=self.running.data, redis_url=redis_url, **COMMON)
-            command = [*self.machine.other.command, sys.executable, "-m", "app.cli.main", "worker"]
+            command = [*self.machine.other.command, sys.executable, "-m", "sparse_ncp.app.cli.main", "worker"]
             with (self._folder / "other.log").open("ab") as output:
                 environment = {**os.environ, **self.machine.environment(), **configuration.environment()}
                 self._elsewhere = subprocess.Popen(

@@ -12,14 +12,14 @@ import pytest
 from numpy.typing import NDArray
 
 import ncp_client
-from app.main import create_app
 from ncp_client import Client, JobFailed, NcpError, NotFound, Refused
 from ncp_client.fields import REFERENCES, JobFields, StopFields
 from ncp_client.job import FORMATS
 from ncp_client.npy import array_content
+from sparse_ncp.app.main import create_app
+from sparse_ncp.worker.config import Configuration
 from tests.support.api import Api, npy, planted
 from tests.support.jobs import same_bits
-from worker.config import Configuration
 
 TENSOR = planted(9, 8, 7)
 ENDLESS: Any = {"method": "apg", "stop": {"max_iterations": 10**6, "tolerance": 0}}

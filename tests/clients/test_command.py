@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import typer
 
-import app.cli.main
+import sparse_ncp.app.cli.main
 from ncp_client import Client
 from ncp_client.cli.main import main
 from ncp_client.cli.names import OWN, joined_commands
@@ -309,7 +309,7 @@ def test_the_demo_runs_alone_and_leaves_factors_a_picture_and_nothing_else(tmp_p
 
 
 def test_the_servers_commands_join_ours(ncp: Any) -> None:
-    group: Any = typer.main.get_command(app.cli.main.app)
+    group: Any = typer.main.get_command(sparse_ncp.app.cli.main.app)
     assert joined_commands().keys() == group.commands.keys()
     told = ncp("--help")
     for name in (*OWN, *group.commands):
@@ -339,7 +339,7 @@ def loaded_by(*arguments: str) -> set[str]:
 
 
 def test_a_short_command_loads_neither_numpy_nor_the_server() -> None:
-    assert loaded_by("jobs") & {"app", "fastapi", "numpy", "rich", "solvers", "worker", "matplotlib"} == set()
+    assert loaded_by("jobs") & {"fastapi", "numpy", "rich", "sparse_ncp", "matplotlib"} == set()
     assert "httpx" not in loaded_by("serve", "--help")
 
 

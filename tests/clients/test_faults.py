@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.auth.api_keys import ApiKeys
-from app.streaming import broadcast
 from ncp_client import Client, NcpError, RateLimited, Refused, ServerUnavailable, Unauthorized
 from ncp_client.job import Progress
+from sparse_ncp.app.auth.api_keys import ApiKeys
+from sparse_ncp.app.streaming import broadcast
+from sparse_ncp.worker.owner_limits import Limits
 from tests.support.api import Api, npy, planted, running_api
 from tests.support.machine.disk import small_disk
 from tests.support.machine.proxy import CuttingProxy, cutting_proxy
 from tests.support.processes import kill, part
 from tests.support.stack import ROOT, embedded_redis, server, wait_for
-from worker.owner_limits import Limits
 
 TENSOR = planted(9, 8, 7)
 LONG: Any = {"method": "apg", "stop": {"max_iterations": 3000, "tolerance": 0}}

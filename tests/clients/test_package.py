@@ -1,9 +1,12 @@
-"""The client as a package: it installs alone, and the server's install brings it along."""
+"""The distributions: the client installs alone, the server beside packages named `app`, `solvers` and `worker`."""
 
+import os
 import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ from packaging.requirements import Requirement
 
 from tests.support.stack import ROOT
 
-SERVER_ONLY = ("app", "celery", "fastapi", "numba", "redis", "scipy", "solvers", "worker")
+SERVER_ONLY = ("celery", "fastapi", "numba", "redis", "scipy", "sparse_ncp")
 
 
 def project(folder: Path) -> Any:
@@ -56,14 +59,78 @@ assert main(["jobs", "--url", "http://127.0.0.1:1"]) == 3
     assert (alone / "bin/ncp").exists()
 
 
-def test_the_servers_install_brings_all_that_the_client_needs() -> None:
-    """Both bring the same package, so both must ask for what it needs."""
+def test_the_server_depends_on_the_client_of_its_own_version() -> None:
     server, client = project(ROOT), project(ROOT / "ncp_client")
-    needed = {requirement.name: requirement for requirement in map(Requirement, server["dependencies"])}
-    for wanted in map(Requirement, client["dependencies"]):
-        assert needed[wanted.name].specifier == wanted.specifier
     assert server["version"] == client["version"]
-    assert server["scripts"] == client["scripts"]
+    assert f"ncp-client=={client['version']}" in server["dependencies"]
+    assert "scripts" not in server  # `ncp` belongs to the client, so either can be installed or removed first
     assert {requirement.name for requirement in map(Requirement, client["dependencies"])} == {
         "httpx", "numpy", "rich", "typer",
     }  # fmt: skip
+
+
+FOREIGN = ("app", "solvers", "worker")
+CHECK = """
+import app, solvers, worker, sparse_ncp, ncp_client
+from sparse_ncp.app.cli.main import main
+assert [module.OWNER for module in (app, solvers, worker)] == ["another package"] * 3
+for module in (sparse_ncp, ncp_client):
+    assert module.__file__.startswith({folder!r}), module.__file__
+assert main(["keys", "list", "--data", "data"]) == 0
+"""
+
+
+def wheel(source: Path, target: Path) -> Path:
+    """Build the wheel of the distribution in a folder, without changing the folder."""
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    ran = subprocess.run([*pip, "--wheel-dir", str(target), str(source)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return next(target.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheels of the server, of the client, and of a foreign package with three common names."""
+    folder = tmp_path_factory.mktemp("sources")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    for name in tracked:
+        source, copy = ROOT / name, folder / "server" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink():
+            copy.symlink_to(source.readlink())
+        elif source.is_file():
+            shutil.copyfile(source, copy)
+    for name in FOREIGN:
+        (folder / "foreign" / name).mkdir(parents=True)
+        (folder / "foreign" / name / "__init__.py").write_text('OWNER = "another package"\n')
+    (folder / "foreign/setup.py").write_text(
+        f'from setuptools import setup\nsetup(name="foreign", packages={FOREIGN})\n'
+    )
+    sources = {"server": folder / "server", "client": folder / "server/ncp_client", "foreign": folder / "foreign"}
+    return {name: wheel(source, tmp_path_factory.mktemp(name)) for name, source in sources.items()}
+
+
+def test_a_wheel_has_one_name_at_the_top_level(wheels: dict[str, Path]) -> None:
+    for name, package in (("server", "sparse_ncp"), ("client", "ncp_client")):
+        names = zipfile.ZipFile(wheels[name]).namelist()
+        assert {path.partition("/")[0] for path in names if ".dist-info/" not in path} == {package}
+        assert f"{package}/py.typed" in names
+    names = zipfile.ZipFile(wheels["server"]).namelist()
+    for file in ("app/static/index.html", "worker/records/lua/state_machine.lua", "worker/records/lua/jobs/submit.lua"):
+        assert f"sparse_ncp/{file}" in names
+
+
+@pytest.mark.parametrize("order", list(permutations(("server", "client", "foreign"))), ids="-".join)
+def test_the_server_works_beside_a_package_with_common_names(
+    wheels: dict[str, Path], order: tuple[str, ...], tmp_path: Path
+) -> None:
+    folder = tmp_path / "installed"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    for name in order:
+        ran = subprocess.run([*pip, str(wheels[name])], capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr  # pip warns of files that it replaces
+    script = CHECK.format(folder=str(folder))
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, "-P", "-c", script]
+    ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr

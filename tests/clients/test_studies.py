@@ -7,13 +7,13 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from app.main import create_app
 from ncp_client import Client, NcpError, Refused
 from ncp_client.cli.commands import run
 from ncp_client.fields import StudyFields
 from ncp_client.study import PICTURES, PLOTS, SPREADS, TABLES
+from sparse_ncp.app.main import create_app
+from sparse_ncp.worker.config import Configuration
 from tests.support.api import Api, npy, planted
-from worker.config import Configuration
 
 TENSOR = planted(9, 8, 7)
 GRID: dict[str, Any] = {"ranks": [2, 3], "methods": ["anls-bpp"], "repeats": 2, "stop": {"max_iterations": 10}}

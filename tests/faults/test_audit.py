@@ -14,13 +14,13 @@ import numpy as np
 import psutil
 import pytest
 
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import connect
 from tests.chaos.audit import about, all_ended, left_files, left_keys, left_processes
 from tests.chaos.jobs import Accepted, Jobs
 from tests.chaos.server import ChaosServer
 from tests.support.processes import part
 from tests.support.stack import Server, wait_for
-from worker.records.redis import keys
-from worker.records.redis.connection import connect
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from sparse_ncp.worker.broker import wake_worker
+from sparse_ncp.worker.store.verification import LEAST_BYTES
 from tests.support.jobs import LONG, Backend, ended, put, random_tensor, reached, request
 from tests.support.stack import embedded_redis, worker
-from worker.broker import wake_worker
-from worker.store.verification import LEAST_BYTES
 
 
 def alter(path: Path) -> None:

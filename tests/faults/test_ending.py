@@ -7,17 +7,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from solvers import sweeps
-from solvers.tensor.products import Array
+from sparse_ncp.solvers import sweeps
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Job
+from sparse_ncp.worker.errors import NoFactorsYet
+from sparse_ncp.worker.execution.run_job import grace_seconds
 from tests.support import jobs
 from tests.support.faulty_worker import GO
 from tests.support.jobs import ENDLESS, Backend, ended, job_process, reached, same_bits
 from tests.support.processes import frozen, kill
 from tests.support.stack import embedded_redis, wait_for, worker
-from worker.config import Configuration
-from worker.contract import Job
-from worker.errors import NoFactorsYet
-from worker.execution.run_job import grace_seconds
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,13 @@ from subprocess import Popen
 
 import pytest
 
-from solvers import sweeps
+from sparse_ncp.solvers import sweeps
+from sparse_ncp.worker.contract import JobError, JobResult
+from sparse_ncp.worker.execution.attempt import Ended
+from sparse_ncp.worker.execution.run_job import report_outcome
 from tests.support.jobs import ENDLESS, LONG, TENSOR, Backend, ended, job_process, reached
 from tests.support.processes import frozen, kill, tree
 from tests.support.stack import wait_for, worker
-from worker.contract import JobError, JobResult
-from worker.execution.attempt import Ended
-from worker.execution.run_job import report_outcome
 
 
 def test_a_frozen_worker_wakes_up_to_find_its_job_taken_and_writes_nothing(

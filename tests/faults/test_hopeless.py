@@ -6,12 +6,12 @@ from pathlib import Path
 
 import psutil
 
+from sparse_ncp.worker.contract import TERMINAL, Job
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import connect
 from tests.support.faulty_worker import GO
 from tests.support.jobs import ENDLESS, Backend, job_process, submit_slow
 from tests.support.stack import embedded_redis, wait_for, worker
-from worker.contract import TERMINAL, Job
-from worker.records.redis import keys
-from worker.records.redis.connection import connect
 
 
 def submit_both(backend: Backend) -> tuple[Job, Job]:

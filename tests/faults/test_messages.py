@@ -6,14 +6,14 @@ from pathlib import Path
 import celery.worker.state as celery_state
 import psutil
 
+from sparse_ncp.worker.broker import QUEUE, pending_wakeups, wake_worker
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.execution.reaper import PATIENCE_SECONDS, StalledConsumerCheck
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import connect
 from tests.support.jobs import LONG, Backend, calm_reaper, job_process, reached, request
 from tests.support.stack import embedded_redis, wait_for, worker
-from worker.broker import QUEUE, pending_wakeups, wake_worker
-from worker.config import Configuration
-from worker.execution.reaper import PATIENCE_SECONDS, StalledConsumerCheck
-from worker.records.claims import ExecutionRecords
-from worker.records.redis import keys
-from worker.records.redis.connection import connect
 
 SHORT = {"rank": 2, "stop": {"max_iterations": 3}}
 

@@ -9,14 +9,14 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from solvers import Settings, solve
+from sparse_ncp.solvers import Settings, solve
+from sparse_ncp.worker.broker import wake_worker
+from sparse_ncp.worker.contract import Job
 from tests.support.api import http_client, refused, running_api
 from tests.support.faulty_worker import GO
 from tests.support.jobs import LONG, TENSOR, Backend, ended, job_process, put, reached, request, same_bits
 from tests.support.processes import kill
 from tests.support.stack import wait_for, worker
-from worker.broker import wake_worker
-from worker.contract import Job
 
 PENSIVE = ("tests.support.faulty_worker", "pensive")
 SHORT: dict[str, Any] = {"rank": 3, "method": "hals", "stop": {"max_iterations": 20, "tolerance": 0}}

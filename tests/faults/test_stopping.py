@@ -4,13 +4,13 @@ import time
 from functools import partial
 from pathlib import Path
 
+from sparse_ncp.worker.broker import wake_worker
+from sparse_ncp.worker.contract import Job
 from tests.support.api import http_client
 from tests.support.jobs import LONG, Backend, job_process, put, random_tensor, reached, request
 from tests.support.processes import configuration_of
 from tests.support.stack import embedded_redis, server, wait_for, worker
 from tests.support.watcher import is_gapless, watch
-from worker.broker import wake_worker
-from worker.contract import Job
 
 STOPPED_SECONDS = 30
 # Thousands of iterations in either phase.

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 import numpy as np
 import psutil
 
+from sparse_ncp.worker.records.redis.connection import connect
 from tests.fuzz.contents import content
 from tests.fuzz.oracle import observed, tensor_in
 from tests.fuzz.requests import Sent, sent
 from tests.support.processes import configuration_of, part
 from tests.support.stack import Server, wait_for
-from worker.records.redis.connection import connect
 
 ANSWER_SECONDS = 20.0
 # Between two looks at the memory of the API.

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import TensorRecord
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.operations.tensors import TensorOperations
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.records.redis.connection import connect
+from sparse_ncp.worker.store.local import LocalStore
 from tests.support.jobs import put, random_tensor
 from tests.support.stack import embedded_redis
-from worker.config import Configuration
-from worker.contract import TensorRecord
-from worker.operations.jobs import JobOperations
-from worker.operations.tensors import TensorOperations
-from worker.records.claims import ExecutionRecords
-from worker.records.redis.connection import connect
-from worker.store.local import LocalStore
 
 
 @pytest.fixture(scope="session")

@@ -5,20 +5,20 @@ from functools import partial
 
 import pytest
 
-from solvers.metrics import NonzeroComponents, Sparsity
+from sparse_ncp.solvers.metrics import NonzeroComponents, Sparsity
+from sparse_ncp.worker.broker import pending_wakeups
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Axis, Claim, Job, JobError, JobResult, Preparation, TensorRecord
+from sparse_ncp.worker.execution import progress
+from sparse_ncp.worker.execution.heartbeat import Heartbeat
+from sparse_ncp.worker.execution.progress import ProgressPublisher
+from sparse_ncp.worker.execution.reaper import Reaper
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.records.redis.connection import connect
+from sparse_ncp.worker.store.local import LocalStore
 from tests.support.jobs import calm_reaper, put, random_tensor, request, row
 from tests.support.stack import wait_for
-from worker.broker import pending_wakeups
-from worker.config import Configuration
-from worker.contract import Axis, Claim, Job, JobError, JobResult, Preparation, TensorRecord
-from worker.execution import progress
-from worker.execution.heartbeat import Heartbeat
-from worker.execution.progress import ProgressPublisher
-from worker.execution.reaper import Reaper
-from worker.operations.jobs import JobOperations
-from worker.records.claims import ExecutionRecords
-from worker.records.redis.connection import connect
-from worker.store.local import LocalStore
 
 ERROR = JobError(kind="input", message="no", remedy="yes")
 RESULT = JobResult(

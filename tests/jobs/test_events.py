@@ -4,16 +4,16 @@ import json
 
 import pytest
 
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Event, Job, TensorRecord
+from sparse_ncp.worker.operations import jobs as operations
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.records.events import parse_event_id
+from sparse_ncp.worker.records.redis.connection import connect
+from sparse_ncp.worker.store.local import LocalStore
 from tests.jobs.test_claims import RESULT, claimed
 from tests.support.jobs import request, row
-from worker.config import Configuration
-from worker.contract import Event, Job, TensorRecord
-from worker.operations import jobs as operations
-from worker.operations.jobs import JobOperations
-from worker.records.claims import ExecutionRecords
-from worker.records.events import parse_event_id
-from worker.records.redis.connection import connect
-from worker.store.local import LocalStore
 
 
 def eventful(records: ExecutionRecords, tensor: TensorRecord) -> Job:

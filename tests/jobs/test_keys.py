@@ -3,9 +3,9 @@
 import re
 from inspect import getmembers, isfunction, signature
 
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.records.redis import keys
 from tests.support.stack import ROOT
-from worker.records.records import Records
-from worker.records.redis import keys
 
 LUA = ROOT / "worker" / "records" / "lua"
 SCRIPTS = {path: path.read_text() for path in LUA.rglob("*.lua")}

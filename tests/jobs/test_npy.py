@@ -13,9 +13,9 @@ import pytest
 import scipy.io
 from numpy.typing import NDArray
 
+from sparse_ncp.worker.errors import BadTensor
+from sparse_ncp.worker.store.npy_validation import MAX_HEADER, inspect, open_array
 from tests.support.jobs import npy
-from worker.errors import BadTensor
-from worker.store.npy_validation import MAX_HEADER, inspect, open_array
 
 
 def written(folder: Path, content: bytes) -> Path:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import put, random_tensor, request
-from worker.broker import PENDING, pending_wakeups
-from worker.config import Configuration
-from worker.contract import Job, TensorRecord
-from worker.errors import (
+from sparse_ncp.worker.broker import PENDING, pending_wakeups
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Job, TensorRecord
+from sparse_ncp.worker.errors import (
     IdempotencyKeyReused,
     InUse,
     InvalidJob,
@@ -20,13 +19,14 @@ from worker.errors import (
     TooManyJobs,
     Unavailable,
 )
-from worker.operations.jobs import JobOperations
-from worker.owner_limits import Limits
-from worker.records.claims import ExecutionRecords
-from worker.records.jobs import Submission, Submitted
-from worker.records.redis import keys
-from worker.records.redis.connection import RedisConnection, connect
-from worker.store.local import LocalStore
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.owner_limits import Limits
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.records.jobs import Submission, Submitted
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import RedisConnection, connect
+from sparse_ncp.worker.store.local import LocalStore
+from tests.support.jobs import put, random_tensor, request
 
 
 def test_owners_see_only_their_own(records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations) -> None:

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from solvers import sweeps
+from sparse_ncp.solvers import sweeps
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Job, JobResult, TensorRecord
+from sparse_ncp.worker.errors import NotFound
+from sparse_ncp.worker.operations.cleanup import Cleanup, Removed
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import connect
+from sparse_ncp.worker.store.local import LocalStore
 from tests.support.jobs import put, random_tensor, request
 from tests.support.stack import wait_for, worker
-from worker.config import Configuration
-from worker.contract import Job, JobResult, TensorRecord
-from worker.errors import NotFound
-from worker.operations.cleanup import Cleanup, Removed
-from worker.operations.jobs import JobOperations
-from worker.records.claims import ExecutionRecords
-from worker.records.redis import keys
-from worker.records.redis.connection import connect
-from worker.store.local import LocalStore
 
 LAPSED = 2 * 86_400_000
 # Counters, totals of owners, and notes of deletions outlive what they tell of.

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from solvers import METHODS, solve
+from sparse_ncp.solvers import METHODS, solve
+from sparse_ncp.worker.broker import wake_worker
 from tests.support.jobs import LONG, TENSOR, Backend, ended, put, reached, request, same_bits
 from tests.support.stack import embedded_redis, wait_for, worker
-from worker.broker import wake_worker
 
 
 @pytest.fixture(scope="module")

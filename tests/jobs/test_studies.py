@@ -5,17 +5,17 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import JobError, TensorRecord
+from sparse_ncp.worker.errors import InUse, NotFound, StudyNotFinished, TooManyJobs
+from sparse_ncp.worker.operations.cleanup import Cleanup
+from sparse_ncp.worker.operations.studies import StudyOperations
+from sparse_ncp.worker.operations.tensors import TensorOperations
+from sparse_ncp.worker.owner_limits import Limits
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.store.local import LocalStore
+from sparse_ncp.worker.study_contract import Study, StudyRequest
 from tests.support.jobs import request
-from worker.config import Configuration
-from worker.contract import JobError, TensorRecord
-from worker.errors import InUse, NotFound, StudyNotFinished, TooManyJobs
-from worker.operations.cleanup import Cleanup
-from worker.operations.studies import StudyOperations
-from worker.operations.tensors import TensorOperations
-from worker.owner_limits import Limits
-from worker.records.claims import ExecutionRecords
-from worker.store.local import LocalStore
-from worker.study_contract import Study, StudyRequest
 
 FAILED = JobError(kind="input", message="no", remedy="none")
 

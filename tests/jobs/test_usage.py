@@ -6,19 +6,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import JobCounts, JobError, TensorRecord
+from sparse_ncp.worker.errors import QuotaReached, StoreFull, TooManyJobs
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.operations.reservations import Reservation
+from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
+from sparse_ncp.worker.records import uploads
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.records.redis.connection import connect
+from sparse_ncp.worker.store.local import LocalStore
 from tests.support.jobs import put, random_tensor, request, row
 from tests.support.stack import wait_for
-from worker.config import Configuration
-from worker.contract import JobCounts, JobError, TensorRecord
-from worker.errors import QuotaReached, StoreFull, TooManyJobs
-from worker.operations.jobs import JobOperations
-from worker.operations.reservations import Reservation
-from worker.owner_limits import UNLIMITED, Limits
-from worker.records import uploads
-from worker.records.claims import ExecutionRecords
-from worker.records.records import Records
-from worker.records.redis.connection import connect
-from worker.store.local import LocalStore
 
 RACERS = 16
 FAILURE = JobError(kind="system", message="it failed", remedy="none")

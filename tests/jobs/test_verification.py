@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from solvers.tensor.scan import CHUNK, STRETCH, Scan, scan
-from solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.solvers.tensor.scan import CHUNK, STRETCH, Scan, scan
+from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.worker.errors import CorruptFile
+from sparse_ncp.worker.store import local, verification
+from sparse_ncp.worker.store.local import LocalStore
+from sparse_ncp.worker.store.uploads import LARGE_CHUNK
+from sparse_ncp.worker.store.verification import SETTLED_NANOSECONDS, VALID_SECONDS, Verified
 from tests.support.jobs import npy, random_tensor
-from worker.errors import CorruptFile
-from worker.store import local, verification
-from worker.store.local import LocalStore
-from worker.store.uploads import LARGE_CHUNK
-from worker.store.verification import SETTLED_NANOSECONDS, VALID_SECONDS, Verified
 
 
 @pytest.fixture

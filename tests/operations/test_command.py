@@ -11,12 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.auth.hosts import is_loopback
-from app.cli.main import main
+from sparse_ncp.app.auth.hosts import is_loopback
+from sparse_ncp.app.cli.main import main
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.owner_limits import Limits
 from tests.support.api import planted, refused, submit, upload
 from tests.support.stack import ROOT, embedded_redis, end_tree, wait_for
-from worker.config import Configuration
-from worker.owner_limits import Limits
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
@@ -127,25 +127,37 @@ def loaded_by(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     ("module", "others"),
     [
-        ("app.cli.main", {"celery", "fastapi", "numpy", "redis", "rich", "scipy", "starlette", "uvicorn"}),
-        ("app.server.launcher", {"celery", "fastapi", "numpy", "redis", "rich", "scipy", "starlette", "uvicorn"}),
-        ("worker.execution.celery_worker", {"fastapi", "rich", "starlette", "uvicorn"}),
-        ("app.server.api", {"celery", "numba", "rich", "scipy"}),
+        ("sparse_ncp.app.cli.main", {"celery", "fastapi", "numpy", "redis", "rich", "scipy", "starlette", "uvicorn"}),
+        (
+            "sparse_ncp.app.server.launcher",
+            {"celery", "fastapi", "numpy", "redis", "rich", "scipy", "starlette", "uvicorn"},
+        ),
+        ("sparse_ncp.worker.execution.celery_worker", {"fastapi", "rich", "starlette", "uvicorn"}),
+        ("sparse_ncp.app.server.api", {"celery", "numba", "rich", "scipy"}),
     ],
 )
 def test_a_command_loads_only_what_it_needs(module: str, others: set[str]) -> None:
-    assert loaded_by(f"import app.cli.main, {module}") & others == set()
+    assert loaded_by(f"import sparse_ncp.app.cli.main, {module}") & others == set()
 
 
 def test_help_and_refusals_are_plain_text() -> None:
-    statement = "from app.cli.main import main; main(['serve', '--help']); main(['serve', '--port', 'many'])"
+    statement = "from sparse_ncp.app.cli.main import main; main(['serve', '--help']); main(['serve', '--port', 'many'])"
     assert "rich" not in loaded_by(statement)
 
 
 def test_the_api_says_that_its_port_is_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        command = [sys.executable, "-m", "app.cli.main", "api", "--port", port, "--redis-url", "redis://127.0.0.1:1/0"]
+        command = [
+            sys.executable,
+            "-m",
+            "sparse_ncp.app.cli.main",
+            "api",
+            "--port",
+            port,
+            "--redis-url",
+            "redis://127.0.0.1:1/0",
+        ]
         environment = Configuration(data=tmp_path).environment()
         ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
@@ -156,7 +168,7 @@ def test_the_api_says_that_its_port_is_in_use(tmp_path: Path) -> None:
 def test_the_api_alone_serves_logs_and_stops_within_seconds(tmp_path: Path) -> None:
     with embedded_redis(tmp_path / "data") as configuration, (tmp_path / "log").open("wb") as log:
         environment = configuration.model_copy(update={"port": 0}).environment()
-        command = [sys.executable, "-m", "app.cli.main", "api"]
+        command = [sys.executable, "-m", "sparse_ncp.app.cli.main", "api"]
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log, stdout=log, start_new_session=True)
         try:
             found = wait_for(

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from app.errors.handlers import PROBLEM_TYPES
-from app.main import create_app
-from solvers import METHODS, Settings, Stop
+from sparse_ncp.app.errors.handlers import PROBLEM_TYPES
+from sparse_ncp.app.main import create_app
+from sparse_ncp.solvers import METHODS, Settings, Stop
+from sparse_ncp.worker.config import Configuration
 from tests.support.api import npy, planted
 from tests.support.stack import ROOT, Server, embedded_redis, server
-from worker.config import Configuration
 
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()
@@ -86,9 +86,8 @@ def run_against(running: Server, command: list[str], snippet: str, folder: Path)
 
 
 def ncp(*arguments: str, cwd: Path) -> str:
-    ran = subprocess.run(
-        [sys.executable, "-P", "-m", "app.cli.main", *arguments], cwd=cwd, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-P", "-m", "sparse_ncp.app.cli.main", *arguments]
+    ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -372,7 +371,7 @@ def test_the_image_runs_as_nobody_special_and_reports_its_health() -> None:
 def test_the_image_installs_what_is_pinned_each_with_its_digest() -> None:
     lines = (ROOT / "Dockerfile").read_text()
     assert "--require-hashes -r image-requirements.txt" in lines
-    assert "--no-deps --no-build-isolation ." in lines
+    assert "--no-deps --no-build-isolation ./ncp_client ." in lines
     sent = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines()}
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", lines, re.MULTILINE)
     assert {name for names in copied for name in names.split()} <= sent
@@ -381,9 +380,11 @@ def test_the_image_installs_what_is_pinned_each_with_its_digest() -> None:
     pinned = {plain(line) for line in (ROOT / "constraints.txt").read_text().splitlines()}
     found = {plain(name) for name in listed if not name.startswith("setuptools==")}
     assert found <= pinned, "run make hashes"
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["embedded"]]
-    names = {plain(re.split(r"[^\w-]", one)[0]) for one in needed}
+    server, client = (
+        tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"] for folder in ("", "ncp_client")
+    )
+    needed = [*server["dependencies"], *server["optional-dependencies"]["embedded"], *client["dependencies"]]
+    names = {plain(re.split(r"[^\w-]", one)[0]) for one in needed} - {client["name"]}
     assert names <= {name.partition("==")[0] for name in found}, "run make hashes"
 
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.server.embedded_redis import SOCKET_PATH_LIMIT, find_server, socket_path, start_redis
-from app.server.errors import RedisStartError
+from sparse_ncp.app.server.embedded_redis import SOCKET_PATH_LIMIT, find_server, socket_path, start_redis
+from sparse_ncp.app.server.errors import RedisStartError
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.records.redis.connection import connect
+from sparse_ncp.worker.store.local import LocalStore
 from tests.support.jobs import put, random_tensor, request
 from tests.support.stack import embedded_redis, restartable_redis
-from worker.config import Configuration
-from worker.records.claims import ExecutionRecords
-from worker.records.redis.connection import connect
-from worker.store.local import LocalStore
 
 
 def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.store.local import LocalStore
 from tests.support.api import finished, http_client, planted, submit, upload
 from tests.support.stack import ROOT, server
-from worker.config import Configuration
-from worker.store.local import LocalStore
 
 
 def gc(data: Path, *options: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "app.cli.main", "gc", "--data", str(data), *options]
+    command = [sys.executable, "-m", "sparse_ncp.app.cli.main", "gc", "--data", str(data), *options]
     environment = {**Configuration(data=data).environment(), "PATH": "/usr/bin:/bin"}
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 

@@ -11,22 +11,22 @@ from pathlib import Path
 import httpx
 import psutil
 
-from app.server.embedded_redis import find_server
+from sparse_ncp.app.server.embedded_redis import find_server
+from sparse_ncp.worker.broker import wake_worker
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Job
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.store.local import LocalStore
 from tests.support.jobs import ended, job_process, put, random_tensor, reached, request
 from tests.support.processes import configuration_of, part
 from tests.support.stack import ROOT, Server, descendants, interrupt, server, wait_for
-from worker.broker import wake_worker
-from worker.config import Configuration
-from worker.contract import Job
-from worker.records.claims import ExecutionRecords
-from worker.store.local import LocalStore
 
 LONG = {"rank": 8, "method": "apg", "stop": {"max_iterations": 2000, "tolerance": 0}}
 
 
 def serve(data: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """`ncp serve` that is expected to refuse."""
-    command = [sys.executable, "-m", "app.cli.main", "serve", "--data", str(data), *arguments]
+    command = [sys.executable, "-m", "sparse_ncp.app.cli.main", "serve", "--data", str(data), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -43,7 +43,8 @@ def long_job(running: Server) -> Job:
 def test_the_launcher_loads_neither_solvers_nor_celery() -> None:
     """It must start fast, and what it loads stays in memory beside the worker and the API."""
     script = (
-        "import sys, app.server.launcher; print({'numpy', 'celery', 'fastapi', 'solvers.settings'} & {*sys.modules})"
+        "import sys, sparse_ncp.app.server.launcher; "
+        "print({'numpy', 'celery', 'fastapi', 'sparse_ncp.solvers.settings'} & {*sys.modules})"
     )
     loaded = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "set()"
@@ -134,7 +135,7 @@ def test_nothing_uses_redis_or_files_before_redis_is_ready(tmp_path: Path) -> No
 
 def test_a_redis_that_does_not_start_is_one_line_and_leaves_no_process(tmp_path: Path) -> None:
     environment = Configuration(data=tmp_path, port=0, redis_server=Path("/bin/false")).environment()
-    command = [sys.executable, "-m", "app.cli.main", "serve"]
+    command = [sys.executable, "-m", "sparse_ncp.app.cli.main", "serve"]
     process = subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, **environment}, stderr=subprocess.PIPE, text=True, start_new_session=True
     )

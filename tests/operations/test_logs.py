@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.logs import JsonFormatter, TextFormatter
 from tests.support.api import finished, http_client, planted, refused, submit, upload
 from tests.support.stack import ROOT, Server, end_tree, locked_redis, server, wait_for
-from worker.config import Configuration
-from worker.logs import JsonFormatter, TextFormatter
 
 
 def lines(log: Path) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ def test_a_worker_alone_writes_the_same_lines(tmp_path: Path) -> None:
         address = f"unix://{tmp_path}/data/redis/redis.sock"
         settings = Configuration(data=tmp_path / "data", redis_url=address, log_format="json")
         with (tmp_path / "worker").open("wb") as log:
-            command = [sys.executable, "-m", "app.cli.main", "worker"]
+            command = [sys.executable, "-m", "sparse_ncp.app.cli.main", "worker"]
             environment = {**os.environ, **settings.environment()}
             process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log, start_new_session=True)
         try:

@@ -8,6 +8,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import JobRequest, Progress
+from sparse_ncp.worker.records.claims import ExecutionRecords
 from tests.support.api import (
     Api,
     events,
@@ -21,9 +24,6 @@ from tests.support.api import (
     upload,
 )
 from tests.support.stack import embedded_redis, wait_for
-from worker.config import Configuration
-from worker.contract import JobRequest, Progress
-from worker.records.claims import ExecutionRecords
 
 
 def scraped(caller: httpx.Client) -> dict[str, float]:
@@ -161,8 +161,8 @@ def test_a_scrape_is_cheap_with_ten_thousand_queued_jobs(tmp_path: Path) -> None
 
 def _queue(configuration: Configuration, tensor_id: str, count: int) -> None:
     """As so many submissions would, in few round trips: the script that every submission runs."""
-    from worker.records.jobs import digest_of, stored
-    from worker.records.redis.connection import _source, connect
+    from sparse_ncp.worker.records.jobs import digest_of, stored
+    from sparse_ncp.worker.records.redis.connection import _source, connect
 
     body = JobRequest.model_validate({"tensor_id": tensor_id, "rank": 2, "method": "hals"})
     with connect(configuration) as connection:

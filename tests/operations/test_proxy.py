@@ -5,12 +5,12 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from sparse_ncp.worker.config import Configuration
 from tests.support.api import events, http_client, npy, planted, refused, running_api, submit, upload
 from tests.support.jobs import LONG
 from tests.support.languages import missing_tool
 from tests.support.machine.proxy import NGINX, nginx
 from tests.support.stack import server
-from worker.config import Configuration
 
 
 def test_the_published_configuration_carries_uploads_streams_and_downloads(tmp_path: Path) -> None:

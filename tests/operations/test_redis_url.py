@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import redis
 
+from sparse_ncp.worker.broker import broker_url, pending_wakeups, wake_worker
+from sparse_ncp.worker.config import Configuration
 from tests.support.stack import locked_redis, wait_for, worker
-from worker.broker import broker_url, pending_wakeups, wake_worker
-from worker.config import Configuration
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ ENDLESS = {"stop": {"max_iterations": 10**6, "tolerance": 0}}
 
 
 def status(data: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "app.cli.main", "status", "--data", str(data), *arguments]
+    command = [sys.executable, "-m", "sparse_ncp.app.cli.main", "status", "--data", str(data), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sparse_ncp.worker.config import Configuration
 from tests.support.api import finished, http_client, planted, submit, upload
 from tests.support.languages import missing_tool
 from tests.support.machine.restricted import NUMBERS
 from tests.support.stack import ROOT, end_tree, wait_for
-from worker.config import Configuration
 
 # Of ten, where a unit without any such setting has 9.6.
 HIGHEST_EXPOSURE = 3.0
@@ -61,7 +61,7 @@ def test_a_job_runs_under_what_the_published_unit_takes_away(unit: Path, tmp_pat
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     restricted = [sys.executable, "-m", "tests.support.machine.restricted", str(unit)]
-    command = [sys.executable, "-m", "app.cli.main", "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "sparse_ncp.app.cli.main", "serve", "--port", str(port)]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen([*restricted, *command], cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
     try:

@@ -7,12 +7,12 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from app.auth.api_keys import ApiKeys
+from sparse_ncp.app.auth.api_keys import ApiKeys
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.owner_limits import Limits
 from tests.support.api import Api, holder, planted, running_api, submit, upload
 from tests.support.browser import SIGNED_OUT, Visitor, visit
 from tests.support.stack import embedded_redis
-from worker.config import Configuration
-from worker.owner_limits import Limits
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from importlib.resources import files
 import httpx
 import pytest
 
-from app.streaming import assets
+from sparse_ncp.app.streaming import assets
 from tests.support.api import Api, http_client, refused
 
 PLOTLY = "/static/vendor/plotly.min.js"

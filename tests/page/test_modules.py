@@ -43,7 +43,8 @@ def test_a_hundred_thousand_iterations_stay_and_few_are_drawn(visitor: Visitor) 
     kept, drawn, peak = run(
         visitor,
         "charts/series.js",
-        "const { thin } = await import(new URL('charts/downsample.js', document.querySelector('script[type=module]').src));"
+        "const page = document.querySelector('script[type=module]').src;"
+        "const { thin } = await import(new URL('charts/downsample.js', page));"
         "const series = new module.Series();"
         "for (let i = 1; i <= 100000; i++) series.push({iteration: i, objective: i === 77777 ? 9 : 1 / i, "
         "relative_error: 1 / i, seconds: i / 100, phase: 'exact', start: null});"

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from app.auth.api_keys import ApiKeys
+from sparse_ncp.app.auth.api_keys import ApiKeys
+from sparse_ncp.worker.owner_limits import Limits
 from tests.support.api import Api, finished, holder, new_holder, npy, planted, refused, running_api, submit, upload
 from tests.support.jobs import LONG
 from tests.support.stack import embedded_redis, wait_for, worker
-from worker.owner_limits import Limits
 
 ROUTES = [
     ("GET", "/v1/admin/owners"),

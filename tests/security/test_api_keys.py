@@ -15,16 +15,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.auth.api_keys import ApiKeys
-from app.auth.hosts import is_known, listed
-from app.cli.main import main
-from app.streaming import broadcast
-from solvers import InvalidInput
+from sparse_ncp.app.auth.api_keys import ApiKeys
+from sparse_ncp.app.auth.hosts import is_known, listed
+from sparse_ncp.app.cli.main import main
+from sparse_ncp.app.streaming import broadcast
+from sparse_ncp.solvers import InvalidInput
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.errors import NotFound
+from sparse_ncp.worker.owner_limits import Limits
 from tests.support.api import Api, holder, new_holder, planted, refused, running_api, submit, upload
 from tests.support.stack import ROOT, embedded_redis, end_tree, server, wait_for
-from worker.config import Configuration
-from worker.errors import NotFound
-from worker.owner_limits import Limits
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def fresh_api(fresh: Configuration) -> Iterator[Api]:
 
 
 def ncp(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "app.cli.main", *map(str, arguments)]
+    command = [sys.executable, "-m", "sparse_ncp.app.cli.main", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -90,7 +90,7 @@ def test_an_address_that_others_reach_is_served_once_there_is_a_key(tmp_path: Pa
         assert refusal.stderr.count("\n") == 1
         assert "ncp keys create" in refusal.stderr
         secret = ncp("keys", "create", "ann", "--data", wanted.data).stdout.strip()
-        command = [sys.executable, "-m", "app.cli.main", "api"]
+        command = [sys.executable, "-m", "sparse_ncp.app.cli.main", "api"]
         process = subprocess.Popen(command, cwd=ROOT, env=wanted.environment(), stderr=log, start_new_session=True)
         try:
             found = wait_for(lambda: re.search(r"port (\d+)", (tmp_path / "log").read_text()), 30, "it")

@@ -11,10 +11,10 @@ import pytest
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
+from sparse_ncp.worker.config import Configuration
 from tests.support.api import Api, finished, http_client, planted, refused, running_api, submit, upload
 from tests.support.raw_http import exchanged
 from tests.support.stack import server, wait_for
-from worker.config import Configuration
 
 HOME = "https://lab.example"
 FOREIGN = {"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}

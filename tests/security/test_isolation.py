@@ -10,11 +10,11 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.errors import InUse, NotFound
 from tests.support.api import Api, finished, new_holder, npy, planted, running_api, submit, upload
 from tests.support.isolation import Things, complaints, seen_by
 from tests.support.stack import embedded_redis, wait_for, worker
-from worker.config import Configuration
-from worker.errors import InUse, NotFound
 
 OUTSIDE = {"/", "/docs"}  # the same for everybody
 

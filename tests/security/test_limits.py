@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from app.auth.api_keys import ApiKeys
-from app.streaming import multipart
+from sparse_ncp.app.auth.api_keys import ApiKeys
+from sparse_ncp.app.streaming import multipart
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.owner_limits import Limits
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import connect
 from tests.support.api import Api, finished, new_holder, npy, planted, refused, running_api, submit, upload
 from tests.support.stack import embedded_redis, restartable_redis, wait_for, worker
-from worker.config import Configuration
-from worker.owner_limits import Limits
-from worker.records.redis import keys
-from worker.records.redis.connection import connect
 
 SIZE = len(npy(planted(4, 5, 6)))
 BODY = {"rank": 3, "method": "hals"}

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from app.auth.api_keys import ApiKeys
+from sparse_ncp.app.auth.api_keys import ApiKeys
+from sparse_ncp.worker.logs import JsonFormatter, TextFormatter, redact
+from sparse_ncp.worker.owner_limits import Limits
 from tests.support.api import finished, holder, planted, refused, submit, upload
 from tests.support.stack import ENCODED_PASSWORD, PASSWORD, locked_redis, server, wait_for
-from worker.logs import JsonFormatter, TextFormatter, redact
-from worker.owner_limits import Limits
 
 KEY = "ncp_" + "k3y" * 12
 FOREIGN = "another-secret-of-a-caller"

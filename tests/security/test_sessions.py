@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
-from app.auth import sessions
-from app.auth.api_keys import ApiKeys
-from app.auth.sessions import COOKIE, Sessions
-from app.streaming import broadcast
+from sparse_ncp.app.auth import sessions
+from sparse_ncp.app.auth.api_keys import ApiKeys
+from sparse_ncp.app.auth.sessions import COOKIE, Sessions
+from sparse_ncp.app.streaming import broadcast
+from sparse_ncp.worker.config import Configuration
 from tests.support.api import Api, holder, planted, refused, running_api, submit, upload
 from tests.support.stack import embedded_redis, wait_for
-from worker.config import Configuration
 
 HOME = "https://page.example"
 
@@ -29,7 +29,7 @@ def shared_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Configura
 @pytest.fixture
 def configuration(shared_redis: Configuration, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configuration:
     """With a data folder of its own, and many attempts: all tests come from one address."""
-    monkeypatch.setattr("app.routes.account.ATTEMPTS_PER_SECOND", 1000.0)
+    monkeypatch.setattr("sparse_ncp.app.routes.account.ATTEMPTS_PER_SECOND", 1000.0)
     return shared_redis.model_copy(update={"data": tmp_path / "data", "cors_origins": HOME})
 
 
@@ -230,7 +230,7 @@ def test_a_wrong_key_begins_no_session(api: Api, configuration: Configuration, k
 
 
 def test_attempts_are_limited(api: Api, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.routes.account.ATTEMPTS_PER_SECOND", 0.0001)  # one attempt at once
+    monkeypatch.setattr("sparse_ncp.app.routes.account.ATTEMPTS_PER_SECOND", 0.0001)  # one attempt at once
     with holder(api.address, None) as nobody:
         answers = [nobody.post("/v1/session", json={"key": "ncp_wrong"}) for _ in range(3)]
         late = refused(nobody.post("/v1/session", json={"key": key}), 429, "too-fast")

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 from scipy.optimize import nnls
 
-from solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.tensor.products import Array, Float64
 
 Sweeps: TypeAlias = Iterator[list[Float64]]
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from solvers import METHODS, Result, Settings, solve, synthetic
-from solvers.bcd.problem import Problem, resolve
-from solvers.bcd.weights import given_weights
-from solvers.settings import Accelerate
-from solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers import METHODS, Result, Settings, solve, synthetic
+from sparse_ncp.solvers.bcd.problem import Problem, resolve
+from sparse_ncp.solvers.bcd.weights import given_weights
+from sparse_ncp.solvers.settings import Accelerate
+from sparse_ncp.solvers.tensor.products import Array, Float64
 from tests.solvers import literal
 
 Variant: TypeAlias = dict[str, Any]

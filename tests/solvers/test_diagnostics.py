@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from solvers import Diagnostics, InvalidInput, Settings, diagnose, estimate_memory, solve, synthetic
-from solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers import Diagnostics, InvalidInput, Settings, diagnose, estimate_memory, solve, synthetic
+from sparse_ncp.solvers.tensor.products import Array, Float64
 from tests.solvers.problems import SHAPES, Layout, planted, run, start
 
 LAYOUTS: dict[str, Layout] = {
@@ -82,9 +82,9 @@ def test_a_tensor_of_many_slabs_has_the_same_residuals(
     shape: tuple[int, ...], order: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole rows or parts of one; for any number of threads the same bits."""
-    monkeypatch.setattr("solvers.tensor.thin.file_entries.SLAB_BYTES", 40_000)
-    monkeypatch.setattr("solvers.diagnostics.TILE", 700)
-    monkeypatch.setattr("solvers.tensor.products.HELD", 500)
+    monkeypatch.setattr("sparse_ncp.solvers.tensor.thin.file_entries.SLAB_BYTES", 40_000)
+    monkeypatch.setattr("sparse_ncp.solvers.diagnostics.TILE", 700)
+    monkeypatch.setattr("sparse_ncp.solvers.tensor.products.HELD", 500)
     X, factors = np.asarray(np.random.default_rng(0).random(shape), order=order), start(shape, 2)
     found = [diagnosed(X, factors, threads=threads) for threads in (1, 2, 3)]
     assert found[0] == found[1] == found[2]
@@ -182,7 +182,7 @@ def test_core_consistency_of_many_boxes_is_that_of_one(monkeypatch: pytest.Monke
     made = synthetic.planted((30, 25, 20, 6), 3, snr_db=15)
     whole = diagnosed(made.tensor, made.factors).core_consistency
     for tile in (5, 50, 700):
-        monkeypatch.setattr("solvers.diagnostics.TILE", tile)
+        monkeypatch.setattr("sparse_ncp.solvers.diagnostics.TILE", tile)
         assert diagnosed(made.tensor, made.factors).core_consistency == pytest.approx(whole, abs=1e-9)
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-import solvers
+from sparse_ncp import solvers
 
 HEAVY = ("numpy", "scipy", "numba", "pydantic")
 
@@ -21,11 +21,11 @@ def loaded_after(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     "statement",
     [
-        "import solvers; dir(solvers)",
-        "from solvers.errors import InvalidInput",
-        "from solvers import AdviceWarning, InvalidInput",
-        "from solvers import available_cores; assert available_cores() > 0",
-        "from solvers.tensor.threads import available_cores",
+        "from sparse_ncp import solvers; dir(solvers)",
+        "from sparse_ncp.solvers.errors import InvalidInput",
+        "from sparse_ncp.solvers import AdviceWarning, InvalidInput",
+        "from sparse_ncp.solvers import available_cores; assert available_cores() > 0",
+        "from sparse_ncp.solvers.tensor.threads import available_cores",
     ],
 )
 def test_names_that_need_no_arrays_load_no_numpy(statement: str) -> None:
@@ -33,7 +33,10 @@ def test_names_that_need_no_arrays_load_no_numpy(statement: str) -> None:
 
 
 def test_settings_load_neither_compiler_nor_factorisations() -> None:
-    assert loaded_after("from solvers import METHODS, Settings, estimate_memory, solve") == {"numpy", "pydantic"}
+    assert loaded_after("from sparse_ncp import METHODS, Settings, estimate_memory, solve") == {
+        "numpy",
+        "pydantic",
+    }
 
 
 @pytest.mark.parametrize("name", solvers.__all__)
@@ -46,4 +49,4 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'door'"):
         _ = solvers.door  # type: ignore[attr-defined]
     with pytest.raises(ImportError):
-        from solvers import door  # type: ignore[attr-defined]  # noqa: F401
+        from sparse_ncp.solvers import door  # type: ignore[attr-defined]  # noqa: F401

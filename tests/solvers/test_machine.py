@@ -6,16 +6,16 @@ import sys
 import numpy as np
 import pytest
 
-from solvers import Result, Settings, sweeps, synthetic
-from solvers.bcd.state import State
-from solvers.machine import machine_signature
+from sparse_ncp.solvers import Result, Settings, sweeps, synthetic
+from sparse_ncp.solvers.bcd.state import State
+from sparse_ncp.solvers.machine import machine_signature
 
 X = synthetic.planted((8, 7, 6), rank=2).tensor
 SETTINGS = Settings(rank=2, method="hals", stop={"max_iterations": 4, "tolerance": 0.0})
 
 
 def signature_after(statement: str) -> str:
-    script = f"{statement}; from solvers.machine import machine_signature; print(machine_signature())"
+    script = f"{statement}; from sparse_ncp.solvers.machine import machine_signature; print(machine_signature())"
     return subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -45,7 +45,7 @@ def test_processors_that_share_a_name_in_blas_differ(monkeypatch: pytest.MonkeyP
 def test_a_run_resumed_on_another_kind_of_machine_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     first, *_, last = sweeps(X, SETTINGS)
     saved = first.to_bytes()
-    monkeypatch.setattr("solvers.bcd.state.machine_signature", lambda: "another")
+    monkeypatch.setattr("sparse_ncp.solvers.bcd.state.machine_signature", lambda: "another")
     *_, resumed = sweeps(X, SETTINGS, resume=State.from_bytes(saved))
     assert [note for note in Result.of(resumed).warnings if "another kind of machine" in note]
     once_more = next(sweeps(X, SETTINGS, resume=State.from_bytes(saved))).to_bytes()

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from solvers import Settings, sweeps, synthetic
-from solvers.bcd.starts.initial import SVD_ITERATIONS
-from solvers.settings import Accelerate
-from solvers.tensor import dense
-from solvers.tensor.threads import Threads
-from solvers.tensor.validation import prepare_tensor
+from sparse_ncp.solvers import Settings, sweeps, synthetic
+from sparse_ncp.solvers.bcd.starts.initial import SVD_ITERATIONS
+from sparse_ncp.solvers.settings import Accelerate
+from sparse_ncp.solvers.tensor import dense
+from sparse_ncp.solvers.tensor.threads import Threads
+from sparse_ncp.solvers.tensor.validation import prepare_tensor
 from tests.solvers.problems import accelerated
 
 AUTO = {"beta": 0.0, "penalty": "l1", "sparsity": "auto"}

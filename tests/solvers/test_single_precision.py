@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from solvers import METHODS, InvalidInput, Settings, State, estimate_memory, solve, sweeps, synthetic
-from solvers.bcd.phases import MOST_SINGLE, pays_in_single
-from solvers.settings import Accelerate
-from solvers.tensor.compressed import sketch_bytes
-from solvers.tensor.dense import SINGLE_BYTES, Positive, Tensor
-from solvers.tensor.products import Array
-from solvers.tensor.threads import Threads
+from sparse_ncp.solvers import METHODS, InvalidInput, Settings, State, estimate_memory, solve, sweeps, synthetic
+from sparse_ncp.solvers.bcd.phases import MOST_SINGLE, pays_in_single
+from sparse_ncp.solvers.settings import Accelerate
+from sparse_ncp.solvers.tensor.compressed import sketch_bytes
+from sparse_ncp.solvers.tensor.dense import SINGLE_BYTES, Positive, Tensor
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.threads import Threads
 from tests.solvers.literal import objective, relative_error
 from tests.solvers.problems import Layout, accelerated, is_squared, per_mode, problem_of, same_bits
 

@@ -8,15 +8,15 @@ from typing import Any
 
 from celery import signals
 
-from solvers import Diagnostics, State, diagnose, sweeps
-from solvers.bcd.state import Report
-from worker.broker import QUEUE, celery_app
-from worker.config import Configuration
-from worker.errors import StoreUnavailable
-from worker.execution import attempt, run_job
-from worker.execution.celery_worker import run_worker
-from worker.store.local import open_store
-from worker.store.protocol import Store
+from sparse_ncp.solvers import Diagnostics, State, diagnose, sweeps
+from sparse_ncp.solvers.bcd.state import Report
+from sparse_ncp.worker.broker import QUEUE, celery_app
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.errors import StoreUnavailable
+from sparse_ncp.worker.execution import attempt, run_job
+from sparse_ncp.worker.execution.celery_worker import run_worker
+from sparse_ncp.worker.store.local import open_store
+from sparse_ncp.worker.store.protocol import Store
 
 # The file that a pensive, thorough or homeless worker waits for, in the data folder.
 GO = "go"

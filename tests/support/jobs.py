@@ -11,16 +11,16 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from solvers import Result, Settings, solve
+from sparse_ncp.solvers import Result, Settings, solve
+from sparse_ncp.worker.broker import wake_worker
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import TERMINAL, Job, JobRequest, Progress, TensorRecord
+from sparse_ncp.worker.execution.reaper import Reaper
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.operations.tensors import TensorOperations
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.store.local import LocalStore
 from tests.support.stack import wait_for
-from worker.broker import wake_worker
-from worker.config import Configuration
-from worker.contract import TERMINAL, Job, JobRequest, Progress, TensorRecord
-from worker.execution.reaper import Reaper
-from worker.operations.jobs import JobOperations
-from worker.operations.tensors import TensorOperations
-from worker.records.claims import ExecutionRecords
-from worker.store.local import LocalStore
 
 # Long enough to be met on the way (some seconds), with a checkpoint every few iterations.
 LONG: dict[str, Any] = {"rank": 8, "method": "apg", "stop": {"max_iterations": 1500, "tolerance": 0}}

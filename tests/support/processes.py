@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 
 import psutil
 
+from sparse_ncp.worker.config import Configuration
 from tests.support.stack import Server, wait_for
-from worker.config import Configuration
 
 # While the launcher starts Redis again, up to 45 s, it looks after nothing else; and the machine may be busy.
 PART_SECONDS = 180.0

@@ -26,11 +26,11 @@ from urllib.parse import quote
 
 import psutil
 
-from app.server.embedded_redis import find_server, start_redis, url_of
-from worker.config import Configuration
-from worker.processes import die_with_parent, stop
-from worker.records.redis import keys
-from worker.records.redis.connection import connect
+from sparse_ncp.app.server.embedded_redis import find_server, start_redis, url_of
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.processes import die_with_parent, stop
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import connect
 
 Found = TypeVar("Found")
 Restart: TypeAlias = Callable[..., None]
@@ -86,7 +86,9 @@ def restartable_redis(folder: Path, **settings: Any) -> Iterator[tuple[Configura
 @contextmanager
 def worker(configuration: Configuration, *module: str) -> Iterator["subprocess.Popen[bytes]"]:
     """A Celery worker, live in the records when the context begins. Another `module` may start one with a fault."""
-    process = _start([sys.executable, "-m", *(module or ("app.cli.main", "worker"))], configuration.environment())
+    process = _start(
+        [sys.executable, "-m", *(module or ("sparse_ncp.app.cli.main", "worker"))], configuration.environment()
+    )
     name = f"ncp-{process.pid}@{gethostname()}"
     try:
         with connect(configuration) as client:
@@ -115,7 +117,7 @@ def server(folder: Path, *arguments: str, **settings: Any) -> Iterator[Server]:
     configuration = Configuration(**{"port": 0, "data": folder / "data", **settings})
     log = folder / "log"
     with log.open("wb") as output:
-        command = [sys.executable, "-m", "app.cli.main", "serve", *arguments]
+        command = [sys.executable, "-m", "sparse_ncp.app.cli.main", "serve", *arguments]
         process = _start(command, configuration.environment(), output)
     try:
         yield Server(_address(process, log), process, log, folder / "data")

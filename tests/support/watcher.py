@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import httpx
 
+from sparse_ncp.worker.records.events import START, parse_event_id
 from tests.support.api import Sent, http_client, parsed
 from tests.support.stack import wait_for
-from worker.records.events import START, parse_event_id
 
 PAUSE_SECONDS = 0.2
 

@@ -9,21 +9,21 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
-from solvers import Clock, Diagnostics, State, diagnose, sweeps
-from solvers.bcd.result import Resolved
-from solvers.bcd.state import PreparationStep
-from solvers.metrics import psnr
-from solvers.tensor.products import Array
-from solvers.tensor.scan import Booleans, Scan
-from worker.config import Configuration
-from worker.contract import Claim, JobResult, Preparation, Progress
-from worker.errors import StoreFull, StoreUnavailable, Unavailable
-from worker.execution.heartbeat import Heartbeat
-from worker.execution.progress import ProgressPublisher
-from worker.records.claims import ClaimRecords
-from worker.store.files import is_away
-from worker.store.protocol import Store
-from worker.study_contract import Measures
+from sparse_ncp.solvers import Clock, Diagnostics, State, diagnose, sweeps
+from sparse_ncp.solvers.bcd.result import Resolved
+from sparse_ncp.solvers.bcd.state import PreparationStep
+from sparse_ncp.solvers.metrics import psnr
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.scan import Booleans, Scan
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Claim, JobResult, Preparation, Progress
+from sparse_ncp.worker.errors import StoreFull, StoreUnavailable, Unavailable
+from sparse_ncp.worker.execution.heartbeat import Heartbeat
+from sparse_ncp.worker.execution.progress import ProgressPublisher
+from sparse_ncp.worker.records.claims import ClaimRecords
+from sparse_ncp.worker.store.files import is_away
+from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.study_contract import Measures
 
 Answer = TypeVar("Answer")
 # Between two tries of a disk that is full or away.

@@ -8,15 +8,15 @@ import numpy as np
 import scipy.io  # noqa: F401 - loaded here, before the first job is forked
 from celery import signals
 
-from solvers import METHODS, Settings, Stop, solve
-from worker.broker import celery_app
-from worker.config import Configuration
-from worker.execution.job_process import StopSignal
-from worker.execution.reaper import Reaper
-from worker.execution.tasks import register
-from worker.logs import configure_logging, ignore_celery_as_root
-from worker.operations.cleanup import CleanupThread
-from worker.processes import no_garbage_collection, wait_for_start
+from sparse_ncp.solvers import METHODS, Settings, Stop, solve
+from sparse_ncp.worker.broker import celery_app
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.execution.job_process import StopSignal
+from sparse_ncp.worker.execution.reaper import Reaper
+from sparse_ncp.worker.execution.tasks import register
+from sparse_ncp.worker.logs import configure_logging, ignore_celery_as_root
+from sparse_ncp.worker.operations.cleanup import CleanupThread
+from sparse_ncp.worker.processes import no_garbage_collection, wait_for_start
 
 
 def worker_name() -> str:

@@ -4,9 +4,9 @@ import logging
 import threading
 import time
 
-from worker.contract import Claim
-from worker.errors import Unavailable
-from worker.records.claims import ClaimRecords, LeaseStatus
+from sparse_ncp.worker.contract import Claim
+from sparse_ncp.worker.errors import Unavailable
+from sparse_ncp.worker.records.claims import ClaimRecords, LeaseStatus
 
 RETRY_SECONDS = 0.5
 log = logging.getLogger("ncp.job")

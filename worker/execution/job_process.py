@@ -12,15 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from worker.config import Configuration
-from worker.contract import Claim
-from worker.errors import StoreFull, Unavailable
-from worker.execution.run_batch import run_batch
-from worker.execution.run_job import run_job
-from worker.logs import LogContext, bind_process_context
-from worker.processes import die_with_parent
-from worker.records.claims import LeaseStatus
-from worker.store.files import is_away
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Claim
+from sparse_ncp.worker.errors import StoreFull, Unavailable
+from sparse_ncp.worker.execution.run_batch import run_batch
+from sparse_ncp.worker.execution.run_job import run_job
+from sparse_ncp.worker.logs import LogContext, bind_process_context
+from sparse_ncp.worker.processes import die_with_parent
+from sparse_ncp.worker.records.claims import LeaseStatus
+from sparse_ncp.worker.store.files import is_away
 
 # What the threads of a job map for themselves: a stack each, and the work space of its BLAS.
 BYTES_PER_THREAD = 96 << 20

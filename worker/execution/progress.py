@@ -5,10 +5,10 @@ import threading
 import time
 from collections import deque
 
-from worker.contract import Claim, Preparation, Progress
-from worker.errors import Unavailable
-from worker.execution.heartbeat import Heartbeat
-from worker.records.claims import ClaimRecords
+from sparse_ncp.worker.contract import Claim, Preparation, Progress
+from sparse_ncp.worker.errors import Unavailable
+from sparse_ncp.worker.execution.heartbeat import Heartbeat
+from sparse_ncp.worker.records.claims import ClaimRecords
 
 BATCH_SECONDS = 0.1
 BATCH_ROWS = 500

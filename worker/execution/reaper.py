@@ -8,13 +8,13 @@ import time
 
 import celery.worker.state as celery_state
 
-from worker.broker import pending_wakeups, wake_worker
-from worker.config import Configuration
-from worker.errors import StoreFull, StoreUnavailable, Unavailable
-from worker.operations.jobs import JobOperations
-from worker.operations.tensors import TensorOperations
-from worker.records.claims import ExecutionRecords
-from worker.store.local import open_store
+from sparse_ncp.worker.broker import pending_wakeups, wake_worker
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.errors import StoreFull, StoreUnavailable, Unavailable
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.operations.tensors import TensorOperations
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.store.local import open_store
 
 # Celery connects again within half a minute at most; where that takes longer than this, a new worker is quicker.
 PATIENCE_SECONDS = 20.0

@@ -8,15 +8,15 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from solvers.bcd.result import Resolved
-from solvers.tensor.threads import single_threaded_blas
-from worker.config import Configuration
-from worker.contract import Claim, Event, JobError, Progress
-from worker.errors import StoreFull, Unavailable
-from worker.execution.attempt import Attempt, Ended
-from worker.execution.heartbeat import Heartbeat
-from worker.execution.progress import BATCH_ROWS, BATCH_SECONDS, ProgressPublisher
-from worker.execution.run_job import (
+from sparse_ncp.solvers.bcd.result import Resolved
+from sparse_ncp.solvers.tensor.threads import single_threaded_blas
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Claim, Event, JobError, Progress
+from sparse_ncp.worker.errors import StoreFull, Unavailable
+from sparse_ncp.worker.execution.attempt import Attempt, Ended
+from sparse_ncp.worker.execution.heartbeat import Heartbeat
+from sparse_ncp.worker.execution.progress import BATCH_ROWS, BATCH_SECONDS, ProgressPublisher
+from sparse_ncp.worker.execution.run_job import (
     discard_late_files,
     exit_after_grace_period,
     grace_seconds,
@@ -25,12 +25,12 @@ from worker.execution.run_job import (
     report_outcome,
     retry_while_redis_is_down,
 )
-from worker.operations.jobs import JobOperations
-from worker.records.claims import ClaimRecords, EndedRun, ExecutionRecords
-from worker.records.redis.connection import RedisConnection
-from worker.store.files import is_away
-from worker.store.local import open_store
-from worker.store.protocol import Store
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.records.claims import ClaimRecords, EndedRun, ExecutionRecords
+from sparse_ncp.worker.records.redis.connection import RedisConnection
+from sparse_ncp.worker.store.files import is_away
+from sparse_ncp.worker.store.local import open_store
+from sparse_ncp.worker.store.protocol import Store
 
 Answer = TypeVar("Answer")
 # The first runs tell how long one takes; then so many are claimed that they take about this time. So long others wait.

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-from solvers import InvalidInput
-from worker.config import Configuration
-from worker.contract import Claim, JobError, Task
-from worker.errors import CorruptFile, NoFactorsYet, NotFound, StoreFull, Unavailable
-from worker.execution.attempt import Attempt, Ended
-from worker.execution.heartbeat import RETRY_SECONDS, Heartbeat
-from worker.execution.progress import ProgressPublisher
-from worker.execution.study_tasks import ChoiceAttempt, ValidationAttempt
-from worker.operations.jobs import JobOperations
-from worker.records.claims import ClaimRecords, ExecutionRecords
-from worker.store.files import is_away
-from worker.store.local import open_store
+from sparse_ncp.solvers import InvalidInput
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Claim, JobError, Task
+from sparse_ncp.worker.errors import CorruptFile, NoFactorsYet, NotFound, StoreFull, Unavailable
+from sparse_ncp.worker.execution.attempt import Attempt, Ended
+from sparse_ncp.worker.execution.heartbeat import RETRY_SECONDS, Heartbeat
+from sparse_ncp.worker.execution.progress import ProgressPublisher
+from sparse_ncp.worker.execution.study_tasks import ChoiceAttempt, ValidationAttempt
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.records.claims import ClaimRecords, ExecutionRecords
+from sparse_ncp.worker.store.files import is_away
+from sparse_ncp.worker.store.local import open_store
 
 Answer = TypeVar("Answer")
 # How long a job that must stop keeps trying to reach Redis; then its lease runs out instead.

@@ -6,16 +6,16 @@ import time
 import numpy as np
 from pydantic import TypeAdapter
 
-from solvers import History, InvalidInput, Settings, State
-from solvers.bcd.weights import given_weights
-from solvers.studies.advice import Advice
-from solvers.studies.choice import choose
-from solvers.studies.settings import ChoiceSettings, ComparisonSettings
-from solvers.studies.state import Choice, ChoiceState
-from solvers.studies.validation import checks, run_check
-from worker.errors import StoreFull, StoreUnavailable, Unavailable
-from worker.execution.attempt import Attempt, Ended
-from worker.study_contract import ChoiceFound
+from sparse_ncp.solvers import History, InvalidInput, Settings, State
+from sparse_ncp.solvers.bcd.weights import given_weights
+from sparse_ncp.solvers.studies.advice import Advice
+from sparse_ncp.solvers.studies.choice import choose
+from sparse_ncp.solvers.studies.settings import ChoiceSettings, ComparisonSettings
+from sparse_ncp.solvers.studies.state import Choice, ChoiceState
+from sparse_ncp.solvers.studies.validation import checks, run_check
+from sparse_ncp.worker.errors import StoreFull, StoreUnavailable, Unavailable
+from sparse_ncp.worker.execution.attempt import Attempt, Ended
+from sparse_ncp.worker.study_contract import ChoiceFound
 
 # A step of a choice is named by its progress, in so many parts.
 PARTS = 10**6

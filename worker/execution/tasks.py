@@ -5,16 +5,16 @@ from functools import partial
 
 from celery import Celery
 
-from worker.broker import TASK
-from worker.config import Configuration
-from worker.errors import StoreFull, StoreUnavailable, Unavailable
-from worker.execution.job_process import StopSignal, log_context_of, run_in_child_process
-from worker.execution.run_job import discard_late_files
-from worker.logs import LogContext, bind_context
-from worker.operations.jobs import JobOperations
-from worker.records.claims import ExecutionRecords
-from worker.store.local import open_store
-from worker.store.protocol import Store
+from sparse_ncp.worker.broker import TASK
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.errors import StoreFull, StoreUnavailable, Unavailable
+from sparse_ncp.worker.execution.job_process import StopSignal, log_context_of, run_in_child_process
+from sparse_ncp.worker.execution.run_job import discard_late_files
+from sparse_ncp.worker.logs import LogContext, bind_context
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.store.local import open_store
+from sparse_ncp.worker.store.protocol import Store
 
 log = logging.getLogger("ncp.worker")
 

@@ -6,17 +6,28 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
-from solvers import METHODS, InvalidInput, Settings, estimate_memory
-from solvers.bcd.starts.initial import check_fixed
-from solvers.bcd.weights import per_mode
-from solvers.settings import Number, Whole
-from solvers.tensor.scan import Booleans
-from solvers.tensor.validation import check_mask, check_norm, working_precision
-from worker.contract import LIVE, Axes, Axis, FixedModel, Id, InitialJob, Job, JobRequest, MaskTensor, TensorRecord
-from worker.errors import InvalidJob, NoFactorsYet, NotFound
-from worker.owner_limits import Limits
-from worker.records.records import Records
-from worker.store.protocol import Store
+from sparse_ncp.solvers import METHODS, InvalidInput, Settings, estimate_memory
+from sparse_ncp.solvers.bcd.starts.initial import check_fixed
+from sparse_ncp.solvers.bcd.weights import per_mode
+from sparse_ncp.solvers.settings import Number, Whole
+from sparse_ncp.solvers.tensor.scan import Booleans
+from sparse_ncp.solvers.tensor.validation import check_mask, check_norm, working_precision
+from sparse_ncp.worker.contract import (
+    LIVE,
+    Axes,
+    Axis,
+    FixedModel,
+    Id,
+    InitialJob,
+    Job,
+    JobRequest,
+    MaskTensor,
+    TensorRecord,
+)
+from sparse_ncp.worker.errors import InvalidJob, NoFactorsYet, NotFound
+from sparse_ncp.worker.owner_limits import Limits
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.store.protocol import Store
 
 Answer = TypeVar("Answer")
 Problem: TypeAlias = InvalidInput | NotFound | NoFactorsYet
@@ -231,7 +242,7 @@ def _entry_problems(record: TensorRecord, size: int, settings: Settings) -> Iter
     elif record.negative and settings.negative == "refuse":
         problem = f"{counted(record.negative, size)} negative, the least is {record.min:.6g}"
         method = "" if METHODS[settings.method].signed else f", with another method than {settings.method}"
-        zeros = "upload the tensor with zeros in their place, as solvers.clip makes it"
+        zeros = "upload the tensor with zeros in their place, as sparse_ncp.clip makes it"
         remedy = f'give "keep" to fit them as they are{method}, or {zeros}'
         if record.negative > MANY * size:
             problem += "; is the tensor log-scaled or centred?"

@@ -7,15 +7,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from worker.config import Configuration
-from worker.errors import InUse, JobNotFinished, NotFound, StudyNotFinished, Unavailable
-from worker.operations.jobs import JobOperations
-from worker.operations.studies import StudyOperations
-from worker.operations.tensors import TensorOperations
-from worker.records.expired import Expired
-from worker.records.records import Records
-from worker.store.local import open_store
-from worker.store.protocol import Store
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.errors import InUse, JobNotFinished, NotFound, StudyNotFinished, Unavailable
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.operations.studies import StudyOperations
+from sparse_ncp.worker.operations.tensors import TensorOperations
+from sparse_ncp.worker.records.expired import Expired
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.store.local import open_store
+from sparse_ncp.worker.store.protocol import Store
 
 DAY_SECONDS = 86_400.0
 # An attempt that lost its claim may write files of a deleted job for a while; its parent kills it long before this.

@@ -6,18 +6,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
-from solvers import InvalidInput, Settings
-from solvers.tensor.products import Array
-from worker.broker import WakeUpThread
-from worker.config import Configuration
-from worker.contract import TERMINAL, Axes, Event, Export, JobRequest, Preparation, Progress
-from worker.errors import NoFactorsYet, NotFound, QuotaReached, TooManyJobs
-from worker.operations.admission import Inputs, Problem, assess, check_job, problems_of_invalid, with_fields
-from worker.owner_limits import UNLIMITED, Limits
-from worker.records.events import START, parse_event_id
-from worker.records.jobs import Submission, Submitted
-from worker.records.records import Records
-from worker.store.protocol import JobFiles, OpenFile, Store
+from sparse_ncp.solvers import InvalidInput, Settings
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.worker.broker import WakeUpThread
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import TERMINAL, Axes, Event, Export, JobRequest, Preparation, Progress
+from sparse_ncp.worker.errors import NoFactorsYet, NotFound, QuotaReached, TooManyJobs
+from sparse_ncp.worker.operations.admission import Inputs, Problem, assess, check_job, problems_of_invalid, with_fields
+from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
+from sparse_ncp.worker.records.events import START, parse_event_id
+from sparse_ncp.worker.records.jobs import Submission, Submitted
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.store.protocol import JobFiles, OpenFile, Store
 
 Answer = TypeVar("Answer")
 # Iterations read at once: a few milliseconds for Redis and for whoever else uses this process.

@@ -5,13 +5,13 @@ from typing import Any
 from numpy.typing import NDArray
 from pydantic import Field
 
-from solvers.tensor.scan import Booleans
-from worker.contract import LIVE, TERMINAL, Job
-from worker.errors import JobNotFinished, NoDiagnostics, NoFactorsYet, NotFound
-from worker.operations.slices import Cut, Slice
-from worker.owner_limits import FrozenModel
-from worker.records.records import Records
-from worker.store.protocol import Store
+from sparse_ncp.solvers.tensor.scan import Booleans
+from sparse_ncp.worker.contract import LIVE, TERMINAL, Job
+from sparse_ncp.worker.errors import JobNotFinished, NoDiagnostics, NoFactorsYet, NotFound
+from sparse_ncp.worker.operations.slices import Cut, Slice
+from sparse_ncp.worker.owner_limits import FrozenModel
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.store.protocol import Store
 
 
 class ModelSlice(FrozenModel):

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from solvers import synthetic
-from solvers.tensor.products import Float64
-from worker.contract import Axes, Axis
-from worker.errors import NotFound
+from sparse_ncp.solvers import synthetic
+from sparse_ncp.solvers.tensor.products import Float64
+from sparse_ncp.worker.contract import Axes, Axis
+from sparse_ncp.worker.errors import NotFound
 
 ELECTRODES = ("Fz", "F3", "F4", "Cz", "C3", "C4", "Pz", "P3", "P4")
 

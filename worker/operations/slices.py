@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from solvers import InvalidInput
-from solvers.tensor.products import Array, Float64, khatri_rao
-from solvers.tensor.scan import Booleans
-from worker.owner_limits import FrozenModel
+from sparse_ncp.solvers import InvalidInput
+from sparse_ncp.solvers.tensor.products import Array, Float64, khatri_rao
+from sparse_ncp.solvers.tensor.scan import Booleans
+from sparse_ncp.worker.owner_limits import FrozenModel
 
 # Values of one slice, however many modes it has: about a megabyte of JSON.
 LARGEST_SLICE = 1 << 16

@@ -4,20 +4,20 @@ import json
 import math
 from collections.abc import Iterator
 
-from solvers import Settings, Stop
-from solvers.studies.settings import Validation
-from worker.config import Configuration
-from worker.contract import TERMINAL, Event, TensorRecord
-from worker.operations.jobs import JobOperations
-from worker.operations.study_admission import check_study
-from worker.operations.study_tables import StudyTables
-from worker.owner_limits import UNLIMITED, Limits
-from worker.records.events import START
-from worker.records.jobs import limited
-from worker.records.records import Records
-from worker.records.studies import PlannedRun
-from worker.store.protocol import Store
-from worker.study_contract import ChooseRequest, CompareFields, Study, StudyRequest
+from sparse_ncp.solvers import Settings, Stop
+from sparse_ncp.solvers.studies.settings import Validation
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import TERMINAL, Event, TensorRecord
+from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.operations.study_admission import check_study
+from sparse_ncp.worker.operations.study_tables import StudyTables
+from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
+from sparse_ncp.worker.records.events import START
+from sparse_ncp.worker.records.jobs import limited
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.records.studies import PlannedRun
+from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.study_contract import ChooseRequest, CompareFields, Study, StudyRequest
 
 # Entries of a tensor times components, up to which a run takes less than the start of a process or little more.
 SHARED_SIZE = 1 << 20

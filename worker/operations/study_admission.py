@@ -3,18 +3,18 @@
 import math
 from collections.abc import Iterator
 
-from solvers import InvalidInput
-from solvers.studies.choice import LARGEST_SHARE
-from solvers.studies.comparison import check_reference
-from solvers.studies.settings import Validation
-from solvers.studies.validation import check_validation
-from worker.contract import JobRequest, TensorRecord
-from worker.errors import InvalidJob, NotFound
-from worker.operations.admission import Inputs, check_job, counted, limit_problems
-from worker.owner_limits import Limits
-from worker.records.records import Records
-from worker.store.protocol import Store
-from worker.study_contract import LISTS, ChooseRequest, CompareFields, ReferenceFactor, StudyRequest
+from sparse_ncp.solvers import InvalidInput
+from sparse_ncp.solvers.studies.choice import LARGEST_SHARE
+from sparse_ncp.solvers.studies.comparison import check_reference
+from sparse_ncp.solvers.studies.settings import Validation
+from sparse_ncp.solvers.studies.validation import check_validation
+from sparse_ncp.worker.contract import JobRequest, TensorRecord
+from sparse_ncp.worker.errors import InvalidJob, NotFound
+from sparse_ncp.worker.operations.admission import Inputs, check_job, counted, limit_problems
+from sparse_ncp.worker.owner_limits import Limits
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.study_contract import LISTS, ChooseRequest, CompareFields, ReferenceFactor, StudyRequest
 
 # Without a limit on runs this is one.
 MOST_RUNS = 100_000

@@ -4,24 +4,24 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from solvers import History, InvalidInput
-from solvers.studies.comparison import Descent, Row, Run, Spread, comparable, match
-from solvers.studies.settings import Cell, ComparisonSettings
-from solvers.studies.state import Choice
-from solvers.studies.tables import to_csv, to_latex
-from solvers.studies.validation import Validated, validated
-from solvers.tensor.products import Array, Float64
-from worker.contract import TERMINAL, Axes
-from worker.errors import NoFactorsYet, NotFound, NothingYet
-from worker.records.records import Records
-from worker.records.studies import RunRecord
-from worker.store.protocol import Store
-from worker.study_contract import HalvesFound, HoldoutFound, Study, StudyRank, StudyRow, StudyTable
+from sparse_ncp.solvers import History, InvalidInput
+from sparse_ncp.solvers.studies.comparison import Descent, Row, Run, Spread, comparable, match
+from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
+from sparse_ncp.solvers.studies.state import Choice
+from sparse_ncp.solvers.studies.tables import to_csv, to_latex
+from sparse_ncp.solvers.studies.validation import Validated, validated
+from sparse_ncp.solvers.tensor.products import Array, Float64
+from sparse_ncp.worker.contract import TERMINAL, Axes
+from sparse_ncp.worker.errors import NoFactorsYet, NotFound, NothingYet
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.records.studies import RunRecord
+from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.study_contract import HalvesFound, HoldoutFound, Study, StudyRank, StudyRow, StudyTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from solvers.studies.plots import Labels
+    from sparse_ncp.solvers.studies.plots import Labels
 
 PlotName: TypeAlias = Literal["objective", "quality", "path", "choice", "components"]
 OF_COMPARISON = ("objective", "quality", "path")
@@ -144,7 +144,7 @@ class StudyTables:
 
     def figure(self, study: Study, plot: PlotName, mode: int | None = None) -> "Figure":
         """A picture of what has ended so far. NotFound if this kind of study has none."""
-        from solvers.studies import plots  # what draws takes as long to load as the rest of the API
+        from sparse_ncp.solvers.studies import plots  # what draws takes as long to load as the rest of the API
 
         if (plot in OF_COMPARISON) != (study.kind == "compare") and plot != "components":
             raise NotFound("plot", plot, field="plot")
@@ -181,7 +181,7 @@ class StudyTables:
         return factors, labels_of(self._records.tensors.axes_of_job(best.id))
 
     def _objective(self, runs: "CellRuns") -> "Figure":
-        from solvers.studies import plots
+        from sparse_ncp.solvers.studies import plots
 
         panels = list(dict.fromkeys((cell.rank, cell.beta, cell.sparsity) for cell, _ in runs))
         shown = set(panels[:MOST_PANELS])
@@ -210,7 +210,7 @@ class StudyTables:
         )
 
     def _quality(self, study: Study, runs: "CellRuns") -> "Figure":
-        from solvers.studies import plots
+        from sparse_ncp.solvers.studies import plots
 
         reference, cells = study.request.get("reference"), [cell for cell, _ in runs[:MOST_BOXES]]
         if reference is None:
@@ -225,7 +225,7 @@ CellRuns: TypeAlias = list[tuple[Cell, list[RunRecord]]]
 
 def labels_of(axes: Axes | None) -> "list[Labels] | None":
     """What stands under the panels of each mode; None without labels."""
-    from solvers.studies.plots import Labels
+    from sparse_ncp.solvers.studies.plots import Labels
 
     if axes is None:
         return None

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from solvers.tensor.products import Float64
-from solvers.tensor.scan import boxes
-from worker.owner_limits import FrozenModel
+from sparse_ncp.solvers.tensor.products import Float64
+from sparse_ncp.solvers.tensor.scan import boxes
+from sparse_ncp.worker.owner_limits import FrozenModel
 
 BINS = 64
 # Points of a profile: a longer mode is averaged over groups of neighbours.

@@ -6,16 +6,16 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from solvers import InvalidInput
-from worker.contract import Axes, TensorRecord
-from worker.errors import InvalidJob, QuotaReached
-from worker.operations.reservations import Reservation
-from worker.operations.samples import find_sample, sample_content
-from worker.operations.slices import Cut, Slice
-from worker.operations.summaries import summarize
-from worker.owner_limits import UNLIMITED, Limits
-from worker.records.records import Records
-from worker.store.protocol import OpenFile, Store, Upload
+from sparse_ncp.solvers import InvalidInput
+from sparse_ncp.worker.contract import Axes, TensorRecord
+from sparse_ncp.worker.errors import InvalidJob, QuotaReached
+from sparse_ncp.worker.operations.reservations import Reservation
+from sparse_ncp.worker.operations.samples import find_sample, sample_content
+from sparse_ncp.worker.operations.slices import Cut, Slice
+from sparse_ncp.worker.operations.summaries import summarize
+from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.store.protocol import OpenFile, Store, Upload
 
 # Values of a slice that comes alone: 512 × 512 for a heat map.
 LARGEST_SLICE = 1 << 18

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from solvers import Settings
-from solvers.bcd.result import Resolved
-from worker.contract import Claim, JobError, JobResult, Preparation, Progress, Reference
-from worker.records.jobs import Fields, fixed_from, progress_from
-from worker.records.records import Records
-from worker.records.redis import keys
-from worker.records.redis.connection import RedisConnection
-from worker.records.tensors import axes_from
-from worker.records.workers import Leases
-from worker.study_contract import Measures
+from sparse_ncp.solvers import Settings
+from sparse_ncp.solvers.bcd.result import Resolved
+from sparse_ncp.worker.contract import Claim, JobError, JobResult, Preparation, Progress, Reference
+from sparse_ncp.worker.records.jobs import Fields, fixed_from, progress_from
+from sparse_ncp.worker.records.records import Records
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import RedisConnection
+from sparse_ncp.worker.records.tensors import axes_from
+from sparse_ncp.worker.records.workers import Leases
+from sparse_ncp.worker.study_contract import Measures
 
 # lost: somebody else may have the job, stop; cancel_requested: the owner wants the run to end.
 LeaseStatus: TypeAlias = Literal["held", "lost", "cancel_requested"]

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from worker.contract import Event, Progress
-from worker.records.jobs import JobRecords
-from worker.records.redis import keys
-from worker.records.redis.connection import RedisConnection
-from worker.records.studies import StudyRecords
+from sparse_ncp.worker.contract import Event, Progress
+from sparse_ncp.worker.records.jobs import JobRecords
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import RedisConnection
+from sparse_ncp.worker.records.studies import StudyRecords
 
 START = "0-0"
 

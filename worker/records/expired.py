@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from worker.contract import TERMINAL
-from worker.records.redis import keys
-from worker.records.redis.connection import RedisConnection, translate_redis_errors
+from sparse_ncp.worker.contract import TERMINAL
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import RedisConnection, translate_redis_errors
 
 BATCH = 500
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from pydantic import BaseModel
 
-from solvers import Settings
-from worker.contract import (
+from sparse_ncp.solvers import Settings
+from sparse_ncp.worker.contract import (
     FixedModel,
     InitialJob,
     Job,
@@ -23,11 +23,19 @@ from worker.contract import (
     Preparation,
     Progress,
 )
-from worker.errors import IdempotencyKeyReused, InUse, JobNotFinished, NotFound, PartOfStudy, QuotaReached, TooManyJobs
-from worker.owner_limits import UNLIMITED, Limits
-from worker.records.redis import keys
-from worker.records.redis.connection import RedisConnection
-from worker.records.redis.lists import find_page, folded
+from sparse_ncp.worker.errors import (
+    IdempotencyKeyReused,
+    InUse,
+    JobNotFinished,
+    NotFound,
+    PartOfStudy,
+    QuotaReached,
+    TooManyJobs,
+)
+from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import RedisConnection
+from sparse_ncp.worker.records.redis.lists import find_page, folded
 
 Fields: TypeAlias = dict[str, str]
 

@@ -4,18 +4,18 @@ from typing import Self
 
 from redis.exceptions import ResponseError
 
-from worker.config import Configuration
-from worker.contract import Health
-from worker.errors import Unavailable
-from worker.records.events import EventRecords
-from worker.records.expired import ExpiredRecords
-from worker.records.jobs import JobRecords
-from worker.records.redis.connection import RedisConnection
-from worker.records.stats import StatsRecords
-from worker.records.studies import StudyRecords
-from worker.records.tensors import TensorRecords
-from worker.records.uploads import UploadRecords
-from worker.records.workers import WorkerRecords
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Health
+from sparse_ncp.worker.errors import Unavailable
+from sparse_ncp.worker.records.events import EventRecords
+from sparse_ncp.worker.records.expired import ExpiredRecords
+from sparse_ncp.worker.records.jobs import JobRecords
+from sparse_ncp.worker.records.redis.connection import RedisConnection
+from sparse_ncp.worker.records.stats import StatsRecords
+from sparse_ncp.worker.records.studies import StudyRecords
+from sparse_ncp.worker.records.tensors import TensorRecords
+from sparse_ncp.worker.records.uploads import UploadRecords
+from sparse_ncp.worker.records.workers import WorkerRecords
 
 DURABILITY = ("appendonly", "appendfsync", "maxmemory-policy")
 

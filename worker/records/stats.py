@@ -5,10 +5,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from worker.contract import Allowance, Job, JobCounts, Usage
-from worker.records.jobs import job_from
-from worker.records.redis import keys
-from worker.records.redis.connection import RedisConnection
+from sparse_ncp.worker.contract import Allowance, Job, JobCounts, Usage
+from sparse_ncp.worker.records.jobs import job_from
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import RedisConnection
 
 # So many seconds' worth of requests may come at once.
 WINDOW_SECONDS = 10

@@ -6,14 +6,14 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from solvers.studies.settings import ComparisonSettings
-from worker.contract import TERMINAL, JobResult, Page, Task
-from worker.errors import InUse, NotFound, StudyNotFinished
-from worker.owner_limits import UNLIMITED, Limits
-from worker.records.jobs import Fields, check_submitted, digest_of, key_name, replayed, time_of
-from worker.records.redis import keys
-from worker.records.redis.connection import RedisConnection, below
-from worker.study_contract import ChooseRequest, CompareFields, Measures, Study, StudyRequest
+from sparse_ncp.solvers.studies.settings import ComparisonSettings
+from sparse_ncp.worker.contract import TERMINAL, JobResult, Page, Task
+from sparse_ncp.worker.errors import InUse, NotFound, StudyNotFinished
+from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
+from sparse_ncp.worker.records.jobs import Fields, check_submitted, digest_of, key_name, replayed, time_of
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import RedisConnection, below
+from sparse_ncp.worker.study_contract import ChooseRequest, CompareFields, Measures, Study, StudyRequest
 
 # Runs that one script ends or deletes: some milliseconds, for which others wait.
 BATCH = 500

@@ -4,12 +4,12 @@ import hashlib
 import json
 from collections.abc import Iterable
 
-from worker.contract import Axes, Axis, Page, TensorRecord
-from worker.errors import InUse, NotFound, QuotaReached
-from worker.owner_limits import UNLIMITED, Limits
-from worker.records.redis import keys
-from worker.records.redis.connection import RedisConnection
-from worker.records.redis.lists import find_page, folded
+from sparse_ncp.worker.contract import Axes, Axis, Page, TensorRecord
+from sparse_ncp.worker.errors import InUse, NotFound, QuotaReached
+from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import RedisConnection
+from sparse_ncp.worker.records.redis.lists import find_page, folded
 
 
 class TensorRecords:

@@ -1,9 +1,9 @@
 """Records of running uploads: the bytes that each has reserved, of its owner's quota and of the disk."""
 
-from worker.errors import QuotaReached
-from worker.owner_limits import Limits
-from worker.records.redis import keys
-from worker.records.redis.connection import RedisConnection
+from sparse_ncp.worker.errors import QuotaReached
+from sparse_ncp.worker.owner_limits import Limits
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import RedisConnection
 
 # How long a reservation holds without being renewed: its upload has died with its API.
 EXPIRY_SECONDS = 180.0

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime
 
-from worker.records.redis import keys
-from worker.records.redis.connection import RedisConnection
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import RedisConnection
 
 # A worker that was silent for so many leases is not coming back.
 FORGOTTEN_LEASES = 4

@@ -10,11 +10,11 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
-from solvers.errors import InvalidInput
-from solvers.metrics import DEAD_SHARE, weights
-from solvers.tensor.products import Array, Float64
-from worker.contract import Axis, Export, Order, Scale, Zeros
-from worker.errors import NotFound
+from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.solvers.metrics import DEAD_SHARE, weights
+from sparse_ncp.solvers.tensor.products import Array, Float64
+from sparse_ncp.worker.contract import Axis, Export, Order, Scale, Zeros
+from sparse_ncp.worker.errors import NotFound
 
 # Neither a .mat file of version 5 nor a NetCDF 3 file can hold a larger variable.
 LARGEST_VARIABLE = (1 << 31) - 1

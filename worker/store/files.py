@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from worker.errors import StoreFull, StoreUnavailable
+from sparse_ncp.worker.errors import StoreFull, StoreUnavailable
 
 # Only the account that runs the server reads what its users uploaded.
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from solvers.bcd.state import Phase
-from solvers.tensor.products import Float64
-from worker.contract import Event, Progress
-from worker.store.files import append, atomic_write, atomic_writer, translate_disk_errors
+from sparse_ncp.solvers.bcd.state import Phase
+from sparse_ncp.solvers.tensor.products import Float64
+from sparse_ncp.worker.contract import Event, Progress
+from sparse_ncp.worker.store.files import append, atomic_write, atomic_writer, translate_disk_errors
 
 TABLE, CHANGES = "history.npy", "changes.json"
 # Of the table: objective, relative error, seconds, phase, start. Iterations need no column, nor does the fit.

@@ -9,13 +9,13 @@ from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 
-from solvers import Diagnostics, InvalidInput, State
-from solvers.tensor.products import Array
-from worker.contract import Event, Export, JobResult, Progress, Source
-from worker.errors import NoFactorsYet
-from worker.store import history
-from worker.store.exports import export, read_model
-from worker.store.files import (
+from sparse_ncp.solvers import Diagnostics, InvalidInput, State
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.worker.contract import Event, Export, JobResult, Progress, Source
+from sparse_ncp.worker.errors import NoFactorsYet
+from sparse_ncp.worker.store import history
+from sparse_ncp.worker.store.exports import export, read_model
+from sparse_ncp.worker.store.files import (
     atomic_write,
     fsync_folder,
     locked,
@@ -24,8 +24,8 @@ from worker.store.files import (
     size_of,
     temporary_file,
 )
-from worker.store.protocol import JobFiles, OpenFile
-from worker.store.results import ALL, open_result, write_factors
+from sparse_ncp.worker.store.protocol import JobFiles, OpenFile
+from sparse_ncp.worker.store.results import ALL, open_result, write_factors
 
 # Checkpoints kept besides the last: a disk may spoil a file after it was written.
 SPARE_CHECKPOINTS = 1

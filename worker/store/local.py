@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from solvers.tensor.scan import Scan, Tell
-from worker.config import Configuration
-from worker.errors import CorruptFile, NotFound, StoreFull, StoreUnavailable
-from worker.store.files import (
+from sparse_ncp.solvers.tensor.scan import Scan, Tell
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.errors import CorruptFile, NotFound, StoreFull, StoreUnavailable
+from sparse_ncp.worker.store.files import (
     atomic_write,
     flush_all,
     locked,
@@ -27,12 +27,12 @@ from worker.store.files import (
     size_of,
     translate_disk_errors,
 )
-from worker.store.history import COLLECTED
-from worker.store.job_folder import JobFolder
-from worker.store.npy_validation import open_array
-from worker.store.protocol import IsUnused, OpenFile, Store, StoredItem
-from worker.store.uploads import LocalUpload, kept_digest
-from worker.store.verification import LEAST_BYTES, FileIdentity, Verified, verify
+from sparse_ncp.worker.store.history import COLLECTED
+from sparse_ncp.worker.store.job_folder import JobFolder
+from sparse_ncp.worker.store.npy_validation import open_array
+from sparse_ncp.worker.store.protocol import IsUnused, OpenFile, Store, StoredItem
+from sparse_ncp.worker.store.uploads import LocalUpload, kept_digest
+from sparse_ncp.worker.store.verification import LEAST_BYTES, FileIdentity, Verified, verify
 
 PLAIN = re.compile(r"[A-Za-z0-9-]{1,64}")
 # An upload that was begun just now may not be locked yet.

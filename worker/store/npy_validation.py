@@ -10,11 +10,11 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.scan import Scan, scan
-from solvers.tensor.thin.file_entries import stretches
-from solvers.tensor.threads import Threads, single_threaded_blas
-from solvers.tensor.validation import MAX_ORDER, MIN_ORDER
-from worker.errors import BadTensor
+from sparse_ncp.solvers.tensor.scan import Scan, scan
+from sparse_ncp.solvers.tensor.thin.file_entries import stretches
+from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.solvers.tensor.validation import MAX_ORDER, MIN_ORDER
+from sparse_ncp.worker.errors import BadTensor
 
 MAGIC = b"\x93NUMPY"
 # Enough of a file to tell what it is instead.

@@ -7,11 +7,11 @@ from typing import Any, BinaryIO, Literal, NamedTuple, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
-from solvers import Diagnostics, State
-from solvers.tensor.products import Array
-from solvers.tensor.scan import Scan, Tell
-from worker.contract import Event, Export, JobResult, Progress, Source
-from worker.store.npy_validation import Facts
+from sparse_ncp.solvers import Diagnostics, State
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.scan import Scan, Tell
+from sparse_ncp.worker.contract import Event, Export, JobResult, Progress, Source
+from sparse_ncp.worker.store.npy_validation import Facts
 
 # Whether no record names the bytes with this SHA-256.
 IsUnused: TypeAlias = Callable[[str], bool]

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from solvers import State
-from worker.contract import JobResult, Source
-from worker.errors import NotFound
-from worker.store.exports import Model, fits, read_model, to_mat, to_npz
-from worker.store.files import (
+from sparse_ncp.solvers import State
+from sparse_ncp.worker.contract import JobResult, Source
+from sparse_ncp.worker.errors import NotFound
+from sparse_ncp.worker.store.exports import Model, fits, read_model, to_mat, to_npz
+from sparse_ncp.worker.store.files import (
     PRIVATE_FOLDER,
     atomic_write,
     fsync_folder,
@@ -24,7 +24,7 @@ from worker.store.files import (
     temporary_file,
     translate_disk_errors,
 )
-from worker.store.protocol import OpenFile
+from sparse_ncp.worker.store.protocol import OpenFile
 
 ALL, MANIFEST = "factors.npz", "manifest.json"
 # In the manifest of a compact result, in place of the files that are made on request.

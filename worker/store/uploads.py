@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from worker.errors import BadTensor
-from worker.store.files import (
+from sparse_ncp.worker.errors import BadTensor
+from sparse_ncp.worker.store.files import (
     fsync_folder,
     locked,
     open_private,
@@ -17,9 +17,9 @@ from worker.store.files import (
     start_writing_back,
     translate_disk_errors,
 )
-from worker.store.npy_validation import Facts, inspect, read_header
-from worker.store.protocol import IsUnused, Upload
-from worker.store.verification import FileIdentity, Verified
+from sparse_ncp.worker.store.npy_validation import Facts, inspect, read_header
+from sparse_ncp.worker.store.protocol import IsUnused, Upload
+from sparse_ncp.worker.store.verification import FileIdentity, Verified
 
 # A smaller chunk is hashed sooner than a thread is woken.
 LARGE_CHUNK = 1 << 18

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.machine import machine_signature
-from solvers.tensor.scan import CHUNK, STRETCH, Occurrence, Scan, Tell, scan
-from solvers.tensor.threads import Threads, single_threaded_blas
-from worker.errors import BadTensor
-from worker.store.npy_validation import open_array, read_header
+from sparse_ncp.solvers.machine import machine_signature
+from sparse_ncp.solvers.tensor.scan import CHUNK, STRETCH, Occurrence, Scan, Tell, scan
+from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.worker.errors import BadTensor
+from sparse_ncp.worker.store.npy_validation import open_array, read_header
 
 # Of a smaller file a check takes hundredths of a second, and is not remembered.
 LEAST_BYTES = 1 << 24

@@ -6,16 +6,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from app.auth.authenticate import API_PREFIX
-from app.deps import Jobs, Owner
-from app.routes.openapi import binary_responses, error_responses
-from app.streaming.download import BYTES, serve_file
-from solvers import InvalidInput
-from worker.contract import Axis, Export
-from worker.contract import Format as _Format
-from worker.contract import Order as _Order
-from worker.contract import Scale as _Scale
-from worker.contract import Zeros as _Zeros
+from sparse_ncp.app.auth.authenticate import API_PREFIX
+from sparse_ncp.app.deps import Jobs, Owner
+from sparse_ncp.app.routes.openapi import binary_responses, error_responses
+from sparse_ncp.app.streaming.download import BYTES, serve_file
+from sparse_ncp.solvers import InvalidInput
+from sparse_ncp.worker.contract import Axis, Export
+from sparse_ncp.worker.contract import Format as _Format
+from sparse_ncp.worker.contract import Order as _Order
+from sparse_ncp.worker.contract import Scale as _Scale
+from sparse_ncp.worker.contract import Zeros as _Zeros
 
 Format = Annotated[
     _Format,

@@ -3,12 +3,12 @@
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from app.auth.authenticate import API_PREFIX
-from app.deps import Models, Owner
-from app.responses import Fix, Most
-from app.routes.openapi import error_responses
-from solvers import Diagnostics
-from worker.operations.models import ModelSlice
+from sparse_ncp.app.auth.authenticate import API_PREFIX
+from sparse_ncp.app.deps import Models, Owner
+from sparse_ncp.app.responses import Fix, Most
+from sparse_ncp.app.routes.openapi import error_responses
+from sparse_ncp.solvers import Diagnostics
+from sparse_ncp.worker.operations.models import ModelSlice
 
 JSON = "application/json"
 router = APIRouter(prefix=f"{API_PREFIX}/jobs/{{job_id}}", tags=["models"])

@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from app.auth.authenticate import API_PREFIX
-from app.deps import Jobs, Owner
-from app.routes.openapi import BINARY, error_responses
-from solvers import History
-from worker.operations.study_tables import labels_of
+from sparse_ncp.app.auth.authenticate import API_PREFIX
+from sparse_ncp.app.deps import Jobs, Owner
+from sparse_ncp.app.routes.openapi import BINARY, error_responses
+from sparse_ncp.solvers import History
+from sparse_ncp.worker.operations.study_tables import labels_of
 
 Plot = Annotated[
     Literal["convergence", "components"],
@@ -27,7 +27,7 @@ router = APIRouter(prefix=f"{API_PREFIX}/jobs/{{job_id}}", tags=["jobs"])
 @router.get("/plots/{plot}", response_class=Response, responses={200: PICTURES, **error_responses(404, 409)})
 def get_plot(job_id: str, plot: Plot, owner: Owner, jobs: Jobs, format: PlotFormat = "svg") -> Response:
     """A picture of the job. While it runs, of what it has so far: 409 for components before the first checkpoint."""
-    from solvers.studies import plots  # what draws takes as long to load as the rest of the API
+    from sparse_ncp.solvers.studies import plots  # what draws takes as long to load as the rest of the API
 
     if plot == "components":
         figure = plots.components(jobs.factors(owner, job_id), labels_of(jobs.axes(owner, job_id)))

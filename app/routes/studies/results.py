@@ -5,12 +5,12 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from app.auth.authenticate import API_PREFIX
-from app.deps import Owner, Records, Studies
-from app.routes.openapi import error_responses
-from app.routes.results.plots import MEDIA_TYPES, PICTURES, PlotFormat
-from worker.operations.study_tables import PlotName
-from worker.study_contract import StudyTable
+from sparse_ncp.app.auth.authenticate import API_PREFIX
+from sparse_ncp.app.deps import Owner, Records, Studies
+from sparse_ncp.app.routes.openapi import error_responses
+from sparse_ncp.app.routes.results.plots import MEDIA_TYPES, PICTURES, PlotFormat
+from sparse_ncp.worker.operations.study_tables import PlotName
+from sparse_ncp.worker.study_contract import StudyTable
 
 Mode = Annotated[
     int | None,
@@ -55,7 +55,7 @@ def get_study_plot(
     mode: Mode = None,
 ) -> Response:
     """A picture of what has ended so far: 409 for a choice or a model before there is one."""
-    from solvers.studies import plots  # what draws takes as long to load as the rest of the API
+    from sparse_ncp.solvers.studies import plots  # what draws takes as long to load as the rest of the API
 
     figure = studies.tables.figure(records.studies.get(owner, study_id), plot, mode)
     return Response(plots.render(figure, format), media_type=MEDIA_TYPES[format])

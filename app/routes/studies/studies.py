@@ -5,13 +5,13 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from app.auth.authenticate import API_PREFIX
-from app.deps import Caller, Owner, Records, Studies, only_json
-from app.responses import Cursor, Limit, StudyAnswer, StudyPage, answer, answer_page, public_path
-from app.routes.jobs import Key
-from app.routes.openapi import error_responses
-from worker.logs import log_context
-from worker.study_contract import StudyRequest
+from sparse_ncp.app.auth.authenticate import API_PREFIX
+from sparse_ncp.app.deps import Caller, Owner, Records, Studies, only_json
+from sparse_ncp.app.responses import Cursor, Limit, StudyAnswer, StudyPage, answer, answer_page, public_path
+from sparse_ncp.app.routes.jobs import Key
+from sparse_ncp.app.routes.openapi import error_responses
+from sparse_ncp.worker.logs import log_context
+from sparse_ncp.worker.study_contract import StudyRequest
 
 router = APIRouter(prefix=f"{API_PREFIX}/studies", tags=["studies"])
 

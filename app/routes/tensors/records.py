@@ -6,9 +6,9 @@ from anyio import CancelScope, to_thread
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
-from app.auth.authenticate import API_PREFIX
-from app.deps import Caller, Config, Owner, Records, Store, Tensors, only_json
-from app.responses import (
+from sparse_ncp.app.auth.authenticate import API_PREFIX
+from sparse_ncp.app.deps import Caller, Config, Owner, Records, Store, Tensors, only_json
+from sparse_ncp.app.responses import (
     Cursor,
     Limit,
     NamePart,
@@ -19,12 +19,12 @@ from app.responses import (
     answer_page,
     public_path,
 )
-from app.routes.openapi import BINARY, binary_responses, error_responses
-from app.streaming.download import BYTES, serve_file
-from app.streaming.multipart import FormFile
-from app.streaming.upload import check_length, declared_length, expected_sha256, receive, tensor_stream
-from worker.contract import Axis
-from worker.operations.reservations import Reservation
+from sparse_ncp.app.routes.openapi import BINARY, binary_responses, error_responses
+from sparse_ncp.app.streaming.download import BYTES, serve_file
+from sparse_ncp.app.streaming.multipart import FormFile
+from sparse_ncp.app.streaming.upload import check_length, declared_length, expected_sha256, receive, tensor_stream
+from sparse_ncp.worker.contract import Axis
+from sparse_ncp.worker.operations.reservations import Reservation
 
 BODY: dict[str, Any] = {
     "requestBody": {

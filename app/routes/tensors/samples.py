@@ -6,13 +6,13 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from app.auth.authenticate import API_PREFIX
-from app.deps import Caller, Config, Records, Store, Tensors
-from app.responses import TensorAnswer, answer, public_path
-from app.routes.openapi import error_responses
-from app.streaming.upload import check_length
-from worker.operations.reservations import Reservation
-from worker.operations.samples import SAMPLES, sample_content
+from sparse_ncp.app.auth.authenticate import API_PREFIX
+from sparse_ncp.app.deps import Caller, Config, Records, Store, Tensors
+from sparse_ncp.app.responses import TensorAnswer, answer, public_path
+from sparse_ncp.app.routes.openapi import error_responses
+from sparse_ncp.app.streaming.upload import check_length
+from sparse_ncp.worker.operations.reservations import Reservation
+from sparse_ncp.worker.operations.samples import SAMPLES, sample_content
 
 router = APIRouter(prefix=f"{API_PREFIX}/samples", tags=["tensors"])
 

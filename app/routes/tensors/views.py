@@ -4,12 +4,12 @@ from anyio import to_thread
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from app.auth.authenticate import API_PREFIX
-from app.deps import Owner, Tensors
-from app.responses import Fix, Most
-from app.routes.openapi import error_responses
-from worker.operations.slices import Slice
-from worker.operations.summaries import Summary
+from sparse_ncp.app.auth.authenticate import API_PREFIX
+from sparse_ncp.app.deps import Owner, Tensors
+from sparse_ncp.app.responses import Fix, Most
+from sparse_ncp.app.routes.openapi import error_responses
+from sparse_ncp.worker.operations.slices import Slice
+from sparse_ncp.worker.operations.summaries import Summary
 
 JSON = "application/json"
 router = APIRouter(prefix=f"{API_PREFIX}/tensors/{{tensor_id}}", tags=["tensors"])

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.bcd.problem import Problem
-from solvers.errors import InvalidInput
-from solvers.metrics import weights
-from solvers.settings import Settings
-from solvers.tensor.dense import Tensor, Unfolded
-from solvers.tensor.products import Array, Float64
-from solvers.tensor.protocol import TensorLike
-from solvers.tensor.scan import Tell
-from solvers.tensor.validation import LARGEST_NORM
+from sparse_ncp.solvers.bcd.problem import Problem
+from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.solvers.metrics import weights
+from sparse_ncp.solvers.settings import Settings
+from sparse_ncp.solvers.tensor.dense import Tensor, Unfolded
+from sparse_ncp.solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.tensor.protocol import TensorLike
+from sparse_ncp.solvers.tensor.scan import Tell
+from sparse_ncp.solvers.tensor.validation import LARGEST_NORM
 
 # NNDSVD: vectors carried beyond the rank, and subspace iterations. The leading vectors of a lab tensor need no more.
 SVD_OVERSAMPLES = 10
@@ -222,6 +222,6 @@ def _check_factor(field: str, given: NDArray[Any]) -> Float64:
         raise InvalidInput(field, "has NaN or infinite entries", "replace them")
     if (A < 0).any():
         raise InvalidInput(
-            field, f"has negative entries, {int((A < 0).sum())} of {A.size}", "set them to zero with solvers.clip"
+            field, f"has negative entries, {int((A < 0).sum())} of {A.size}", "set them to zero with sparse_ncp.clip"
         )
     return A

@@ -17,16 +17,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.bcd.objective import Score, measure_from_scratch
-from solvers.bcd.problem import Problem
-from solvers.bcd.scaling import best_scales
-from solvers.bcd.starts.initial import nonnegative_normal
-from solvers.bcd.weights import beta_for
-from solvers.kernels.rows import update_rows
-from solvers.metrics import DEAD_SHARE, weights
-from solvers.tensor.products import Array, Float64, times_rows
-from solvers.tensor.protocol import TensorLike
-from solvers.tensor.threads import Threads
+from sparse_ncp.solvers.bcd.objective import Score, measure_from_scratch
+from sparse_ncp.solvers.bcd.problem import Problem
+from sparse_ncp.solvers.bcd.scaling import best_scales
+from sparse_ncp.solvers.bcd.starts.initial import nonnegative_normal
+from sparse_ncp.solvers.bcd.weights import beta_for
+from sparse_ncp.solvers.kernels.rows import update_rows
+from sparse_ncp.solvers.metrics import DEAD_SHARE, weights
+from sparse_ncp.solvers.tensor.products import Array, Float64, times_rows
+from sparse_ncp.solvers.tensor.protocol import TensorLike
+from sparse_ncp.solvers.tensor.threads import Threads
 
 # The norm of the new components' model before they are fitted, as a share of the tensor's.
 NEW_SHARE = 0.3
@@ -132,7 +132,7 @@ def _hals_pass(
 
     Where entries are missing, the Grams of each row take the place of both products.
     """
-    from solvers.kernels.columns import rows_by_column  # numba, see methods/hals.py
+    from sparse_ncp.solvers.kernels.columns import rows_by_column  # numba, see methods/hals.py
 
     D = list(before)
     working = [A.astype(X.dtype, copy=False) for A in D]

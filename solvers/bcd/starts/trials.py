@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from solvers.bcd.problem import Problem
-from solvers.bcd.search import Candidate, Search, Stage, StartOutcome
-from solvers.bcd.starts.initial import is_from_singular_vectors, starting_factors
-from solvers.bcd.starts.regrow import lost, regrow
-from solvers.bcd.state import Momentum, State
-from solvers.bcd.stopping import has_flattened, limit_reached
-from solvers.block import Memory
-from solvers.metrics import DEAD_SHARE, weights
-from solvers.settings import Settings
-from solvers.tensor.products import Array
-from solvers.tensor.protocol import TensorLike
-from solvers.tensor.threads import Threads
+from sparse_ncp.solvers.bcd.problem import Problem
+from sparse_ncp.solvers.bcd.search import Candidate, Search, Stage, StartOutcome
+from sparse_ncp.solvers.bcd.starts.initial import is_from_singular_vectors, starting_factors
+from sparse_ncp.solvers.bcd.starts.regrow import lost, regrow
+from sparse_ncp.solvers.bcd.state import Momentum, State
+from sparse_ncp.solvers.bcd.stopping import has_flattened, limit_reached
+from sparse_ncp.solvers.block import Memory
+from sparse_ncp.solvers.metrics import DEAD_SHARE, weights
+from sparse_ncp.solvers.settings import Settings
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.protocol import TensorLike
+from sparse_ncp.solvers.tensor.threads import Threads
 
 # Starts of the recommended setting; measured in benchmarks/starts.md.
 STARTS = 8

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from solvers.metrics import congruences
-from solvers.studies.fitting.fits import (
+from sparse_ncp.solvers.metrics import congruences
+from sparse_ncp.solvers.studies.fitting.fits import (
     Data,
     Factors,
     Fit,
@@ -19,8 +19,8 @@ from solvers.studies.fitting.fits import (
     overfit,
     with_one_more,
 )
-from solvers.studies.noise import Clipped, Counts, Noise, NoiseKind, estimate
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.studies.noise import Clipped, Counts, Noise, NoiseKind, estimate
+from sparse_ncp.solvers.tensor.products import Float64
 
 
 class Effort(NamedTuple):

@@ -5,12 +5,12 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.contraction import SMALL, Split, cuts, whole_of
-from solvers.tensor.missing.masked import Mask, MaskedBlocks
-from solvers.tensor.products import Array
-from solvers.tensor.thin.file_entries import FileEntries, slabs_in_turn
-from solvers.tensor.thin.products import FEW_ROWS, SECTIONS, InDoublePrecision, total
-from solvers.tensor.threads import Threads, slabs
+from sparse_ncp.solvers.tensor.contraction import SMALL, Split, cuts, whole_of
+from sparse_ncp.solvers.tensor.missing.masked import Mask, MaskedBlocks
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.thin.file_entries import FileEntries, slabs_in_turn
+from sparse_ncp.solvers.tensor.thin.products import FEW_ROWS, SECTIONS, InDoublePrecision, total
+from sparse_ncp.solvers.tensor.threads import Threads, slabs
 
 # Rows and columns that are packed at a time: a multiple of 8.
 PACKED = 256
@@ -28,7 +28,7 @@ class BitProducts(InDoublePrecision):
     unit = 1
 
     def __init__(self, mask: Mask, split: Split, threads: Threads) -> None:
-        from solvers.tensor.missing.kernels import sum_where  # numba: see methods/hals.py
+        from sparse_ncp.solvers.tensor.missing.kernels import sum_where  # numba: see methods/hals.py
 
         ones = MaskedBlocks(mask, split, counts=True)
         super().__init__(ones.shape, np.dtype(np.float64), threads)

@@ -13,16 +13,16 @@ from weakref import ReferenceType, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.contraction import Blocks, best_split
-from solvers.tensor.missing.bits import BitProducts
-from solvers.tensor.missing.masked import Mask
-from solvers.tensor.missing.pattern import Pattern
-from solvers.tensor.products import Array, Float64, gram, hadamard
-from solvers.tensor.protocol import Gram, Modes, Partial
-from solvers.tensor.scan import boxes
-from solvers.tensor.thin.products import products_with
-from solvers.tensor.threads import Threads, slabs
-from solvers.tensor.tree import DimensionTree
+from sparse_ncp.solvers.tensor.contraction import Blocks, best_split
+from sparse_ncp.solvers.tensor.missing.bits import BitProducts
+from sparse_ncp.solvers.tensor.missing.masked import Mask
+from sparse_ncp.solvers.tensor.missing.pattern import Pattern
+from sparse_ncp.solvers.tensor.products import Array, Float64, gram, hadamard
+from sparse_ncp.solvers.tensor.protocol import Gram, Modes, Partial
+from sparse_ncp.solvers.tensor.scan import boxes
+from sparse_ncp.solvers.tensor.thin.products import products_with
+from sparse_ncp.solvers.tensor.threads import Threads, slabs
+from sparse_ncp.solvers.tensor.tree import DimensionTree
 
 # A difference that leaves less than this share has lost too many digits: the row's entries are then summed directly.
 CANCELLED = 1e-3
@@ -73,7 +73,7 @@ class RowGrams:
     """Some entries are missing."""
 
     def __init__(self, mask: Mask, modes: Modes, pattern: Pattern, threads: Threads) -> None:
-        from solvers.tensor.missing.kernels import multiply_pairs, unpack_pairs  # numba: see methods/hals.py
+        from sparse_ncp.solvers.tensor.missing.kernels import multiply_pairs, unpack_pairs  # numba: see methods/hals.py
 
         self._multiply_pairs, self._unpack_pairs = multiply_pairs, unpack_pairs
         self.constant = pattern.constant
@@ -176,7 +176,7 @@ class _Listed:
 
     def subtracted(self, mode: int, G: Float64, factors: Sequence[Array]) -> Float64:
         """Gᵢ − Σ b_e b_eᵀ over the listed entries of every row."""
-        from solvers.tensor.missing.kernels import add_products  # numba: see methods/hals.py
+        from sparse_ncp.solvers.tensor.missing.kernels import add_products  # numba: see methods/hals.py
 
         stacked = np.concatenate([A.astype(np.float64, copy=False) for A in factors])
         rank, begins = stacked.shape[1], self._begins[mode]
@@ -196,7 +196,7 @@ class _Listed:
 
     def _summed(self, mode: int, index: int, stacked: Float64) -> Float64:
         """The Gram of a row from its observed entries."""
-        from solvers.tensor.missing.kernels import add_products
+        from sparse_ncp.solvers.tensor.missing.kernels import add_products
 
         shape, axis = list(self._mask.stored.shape), self._modes.index(mode)
         shape[axis] = 1

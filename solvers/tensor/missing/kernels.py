@@ -9,8 +9,8 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from solvers.tensor.compiled import compiled
-from solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.tensor.compiled import compiled
+from sparse_ncp.solvers.tensor.products import Array, Float64
 
 # Columns of a table of sums, and rows of bits that it serves: enough for it to pay, and both in the first-level cache.
 WIDTH, SUMS = 16, 256

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.contraction import Blocks, Place, Slab, Split, block_sizes, corner, cuts
-from solvers.tensor.products import Array
-from solvers.tensor.scan import Booleans, Box, part_of
+from sparse_ncp.solvers.tensor.contraction import Blocks, Place, Slab, Split, block_sizes, corner, cuts
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.scan import Booleans, Box, part_of
 
 # Entries of one tile, which stays in a cache: fewer would save little, and every tile costs two calls.
 TILE = 1 << 17
@@ -42,7 +42,7 @@ class MaskedBlocks(Blocks):
     """The same products, over the observed entries; or with each of them counted as 1, if `counts`."""
 
     def __init__(self, mask: Mask, split: Split, counts: bool = False) -> None:
-        from solvers.tensor.missing.kernels import fill_tile  # numba: see methods/hals.py
+        from sparse_ncp.solvers.tensor.missing.kernels import fill_tile  # numba: see methods/hals.py
 
         self._fill_tile = fill_tile
         self.shape = block_sizes(mask.stored.shape, split)

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from solvers.tensor.contraction import Place, Slab, lengths_of, shifted, whole_of
-from solvers.tensor.products import Array
-from solvers.tensor.threads import slabs
+from sparse_ncp.solvers.tensor.contraction import Place, Slab, lengths_of, shifted, whole_of
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.threads import slabs
 
 # Bytes of a slab: rows in it meet the weights together. Two of them are held, of up to twice as many bytes.
 SLAB_BYTES = 1 << 25

@@ -17,10 +17,10 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from solvers.machine import vector_bytes
-from solvers.tensor.compiled import compiled
-from solvers.tensor.products import Array
-from solvers.tensor.scan import Booleans
+from sparse_ncp.solvers.machine import vector_bytes
+from sparse_ncp.solvers.tensor.compiled import compiled
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.scan import Booleans
 
 # Entries of k in a block, where they lie side by side and where they lie apart. A block of W and of the rows that meet
 # it stay in the first-level cache. Processors foresee what is read next in some 32 places, and no more.

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from solvers.tensor.compiled import compiled
-from solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.tensor.compiled import compiled
+from sparse_ncp.solvers.tensor.products import Array, Float64
 
 
 @compiled

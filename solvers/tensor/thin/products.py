@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from solvers.tensor.contraction import (
+from sparse_ncp.solvers.tensor.contraction import (
     SMALL,
     Blocks,
     Matricization,
@@ -23,9 +23,15 @@ from solvers.tensor.contraction import (
     shifted,
     whole_of,
 )
-from solvers.tensor.products import Array, aligned, aligned_empty
-from solvers.tensor.thin.file_entries import ALIGNED_COLUMNS, ALIGNED_ROWS, FileEntries, slab_entries, slabs_in_turn
-from solvers.tensor.threads import Threads, shrinking_slabs, slabs
+from sparse_ncp.solvers.tensor.products import Array, aligned, aligned_empty
+from sparse_ncp.solvers.tensor.thin.file_entries import (
+    ALIGNED_COLUMNS,
+    ALIGNED_ROWS,
+    FileEntries,
+    slab_entries,
+    slabs_in_turn,
+)
+from sparse_ncp.solvers.tensor.threads import Threads, shrinking_slabs, slabs
 
 # A result with fewer rows than this is summed in sections, so that threads have something to share.
 FEW_ROWS, SECTIONS = 64, 16
@@ -68,7 +74,7 @@ class Products(Protocol):
 
 def products_with(blocks: Blocks, threads: Threads) -> Products:
     """By the thin kernel where the processor has vectors, else by BLAS."""
-    from solvers.tensor.thin.kernel import VECTOR_BYTES  # numba: see methods/hals.py
+    from sparse_ncp.solvers.tensor.thin.kernel import VECTOR_BYTES  # numba: see methods/hals.py
 
     return BlasProducts(blocks, threads) if VECTOR_BYTES is None else ThinProducts(blocks, threads)
 
@@ -77,7 +83,7 @@ class InDoublePrecision(ABC):
     """Contractions inside a partial result, in double precision from there on."""
 
     def __init__(self, shape: tuple[int, int, int], dtype: np.dtype[Any], threads: Threads) -> None:
-        from solvers.tensor.thin import partials  # numba: see methods/hals.py
+        from sparse_ncp.solvers.tensor.thin import partials  # numba: see methods/hals.py
 
         self._partials = partials
         self._shape = shape
@@ -147,7 +153,7 @@ class ThinProducts(InDoublePrecision):
     """The thin kernel over all entries, on threads."""
 
     def __init__(self, blocks: Blocks, threads: Threads) -> None:
-        from solvers.tensor.thin import kernel
+        from sparse_ncp.solvers.tensor.thin import kernel
 
         super().__init__(blocks.shape, blocks.dtype, threads)
         self._kernel = kernel

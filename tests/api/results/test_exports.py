@@ -17,6 +17,8 @@ import pytest
 import scipy.io
 import xarray
 
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import connect
 from tests.support.api import (
     OWNER,
     finished,
@@ -30,8 +32,6 @@ from tests.support.api import (
     upload,
 )
 from tests.support.stack import embedded_redis
-from worker.records.redis import keys
-from worker.records.redis.connection import connect
 
 SHAPE = (5, 4, 3)
 AXES: list[dict[str, Any]] = [

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import httpx
 
-from solvers import Settings, sweeps
+from sparse_ncp.solvers import Settings, sweeps
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.store.local import LocalStore
 from tests.support.api import Api, finished, http_client, planted, read_factors, refused, running_api, submit, upload
 from tests.support.stack import embedded_redis, wait_for
-from worker.config import Configuration
-from worker.store.local import LocalStore
 
 # A hundred times as often as a worker does by default.
 PAUSE_SECONDS = 0.1

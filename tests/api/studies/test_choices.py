@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
-from solvers.studies import ChoiceSettings, choose
+from sparse_ncp.solvers.studies import ChoiceSettings, choose
 from tests.support.api import planted, read_factors, refused, upload
 from tests.support.studies import GRID, ended_study, patient, runs_of, study_events, submit_study
 

@@ -10,8 +10,8 @@ import httpx
 import numpy as np
 import pytest
 
-from solvers import Settings, solve
-from solvers.metrics import factor_match_score, psnr
+from sparse_ncp.solvers import Settings, solve
+from sparse_ncp.solvers.metrics import factor_match_score, psnr
 from tests.support.api import Sent, finished, planted, read_factors, refused, submit, upload
 from tests.support.studies import GRID, ended_study, get_study, patient, runs_of, study_events, submit_study
 

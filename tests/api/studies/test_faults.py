@@ -11,15 +11,15 @@ import psutil
 import pytest
 from pydantic import TypeAdapter
 
-from solvers.studies import ChoiceSettings, choose
+from sparse_ncp.solvers.studies import ChoiceSettings, choose
+from sparse_ncp.worker.broker import wake_worker
+from sparse_ncp.worker.contract import TERMINAL, Job
+from sparse_ncp.worker.operations.studies import StudyOperations
+from sparse_ncp.worker.study_contract import Study, StudyRequest
 from tests.support.api import planted
 from tests.support.jobs import TENSOR, Backend, job_process, put, request
 from tests.support.processes import kill
 from tests.support.stack import embedded_redis, restartable_redis, wait_for, worker
-from worker.broker import wake_worker
-from worker.contract import TERMINAL, Job
-from worker.operations.studies import StudyOperations
-from worker.study_contract import Study, StudyRequest
 
 GRID: dict[str, Any] = {
     "kind": "compare",

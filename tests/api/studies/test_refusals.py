@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
+from sparse_ncp.worker.errors import TooManyJobs
+from sparse_ncp.worker.owner_limits import Limits
+from sparse_ncp.worker.study_contract import StudyRequest
 from tests.support.api import Api, http_client, planted, refused, upload
 from tests.support.studies import GRID, submit_study
-from worker.errors import TooManyJobs
-from worker.owner_limits import Limits
-from worker.study_contract import StudyRequest
 
 CHOICE: dict[str, Any] = {"kind": "choose", "rank": 4, "seeds": 1}
 

@@ -13,16 +13,16 @@ import httpx
 import numpy as np
 import pytest
 
-from app.server.connection import LARGE_BODY, Connection
-from app.streaming.upload import CHUNK
+from sparse_ncp.app.server.connection import LARGE_BODY, Connection
+from sparse_ncp.app.streaming.upload import CHUNK
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.errors import StoreFull
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import connect
+from sparse_ncp.worker.store.uploads import LocalUpload
 from tests.support.api import Api, http_client, npy, running_api
 from tests.support.raw_http import connected, until_closed
 from tests.support.stack import embedded_redis, wait_for
-from worker.config import Configuration
-from worker.errors import StoreFull
-from worker.records.redis import keys
-from worker.records.redis.connection import connect
-from worker.store.uploads import LocalUpload
 
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 

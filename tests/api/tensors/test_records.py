@@ -13,10 +13,10 @@ import httpx
 import numpy as np
 import pytest
 
-from app.server.connection import LARGE_PIECE
+from sparse_ncp.app.server.connection import LARGE_PIECE
+from sparse_ncp.worker.config import Configuration
 from tests.support.api import Api, npy, planted, refused, submit, upload
 from tests.support.stack import wait_for
-from worker.config import Configuration
 
 
 def leftovers(configuration: Configuration) -> list[Path]:

@@ -9,10 +9,10 @@ import httpx
 import numpy as np
 import pytest
 
-from solvers import synthetic
+from sparse_ncp.solvers import synthetic
+from sparse_ncp.worker.operations.samples import SAMPLES
 from tests.support.api import Api, finished, http_client, new_holder, npy, refused, running_api
 from tests.support.stack import embedded_redis
-from worker.operations.samples import SAMPLES
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.operations import tensors as operations
+from sparse_ncp.worker.operations.summaries import summarize
+from sparse_ncp.worker.store.local import LocalStore
 from tests.support.api import Api, http_client, npy, planted, refused, upload
 from tests.support.stack import wait_for
-from worker.config import Configuration
-from worker.operations import tensors as operations
-from worker.operations.summaries import summarize
-from worker.store.local import LocalStore
 
 
 def test_a_slice_has_the_entries_of_the_tensor(client: httpx.Client) -> None:

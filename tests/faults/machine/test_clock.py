@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Job
 from tests.support.jobs import ENDLESS, LONGER, Backend, reached
 from tests.support.machine.clock import RedisClock
 from tests.support.stack import restartable_redis, wait_for, worker
-from worker.config import Configuration
-from worker.contract import Job
 
 # A living worker of a busy machine renews in time.
 LEASE_SECONDS = 4.0

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.auth.api_keys import ApiKeys
+from sparse_ncp.app.auth.api_keys import ApiKeys
 from tests.support.api import http_client, npy, refused, submit, upload
 from tests.support.jobs import LONG, TENSOR, Backend, reached
 from tests.support.machine.failing import FailingDisk

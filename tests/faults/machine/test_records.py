@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import redis
 
-from app.server.embedded_redis import start_redis, url_of
-from app.server.errors import RedisStartError
-from app.server.redis_log import FOLDER, MANIFEST, check_manifest, cut, cut_tail, find_damage, whole_bytes
+from sparse_ncp.app.server.embedded_redis import start_redis, url_of
+from sparse_ncp.app.server.errors import RedisStartError
+from sparse_ncp.app.server.redis_log import FOLDER, MANIFEST, check_manifest, cut, cut_tail, find_damage, whole_bytes
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.processes import stop
 from tests.support.api import finished, http_client, planted, submit, upload
 from tests.support.stack import ROOT, Server, server
-from worker.config import Configuration
-from worker.processes import stop
 
 LOG = "appendonly.aof.1.incr.aof"
 # Tails that a power cut may leave, none of which Redis starts with.
@@ -29,7 +29,7 @@ TAILS = {
 
 
 def ncp(command: str, data: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    called = [sys.executable, "-m", "app.cli.main", command, "--data", str(data), *arguments]
+    called = [sys.executable, "-m", "sparse_ncp.app.cli.main", command, "--data", str(data), *arguments]
     return subprocess.run(called, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from solvers import METHODS, Settings, solve, sweeps
-from solvers.methods import anls_hybrid
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers import METHODS, Settings, solve, sweeps
+from sparse_ncp.solvers.methods import anls_hybrid
+from sparse_ncp.solvers.tensor.products import Float64
 from tests.solvers.literal import Literal, objective, relative_error
 from tests.solvers.problems import SHAPES, against_advice, is_squared, per_mode, planted, start
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.kernels.cholesky import factorised, solve_rows
-from solvers.kernels.definite import make_definite
-from solvers.tensor.products import Float64
-from solvers.tensor.threads import Threads
+from sparse_ncp.solvers.kernels.cholesky import factorised, solve_rows
+from sparse_ncp.solvers.kernels.definite import make_definite
+from sparse_ncp.solvers.tensor.products import Float64
+from sparse_ncp.solvers.tensor.threads import Threads
 
 
 def problem(seed: int, rank: int, count: int) -> tuple[Float64, Float64, Float64]:

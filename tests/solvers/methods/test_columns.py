@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.kernels.columns import rows_by_column
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.kernels.columns import rows_by_column
+from sparse_ncp.solvers.tensor.products import Float64
 
 
 def by_definition(A: Float64, C: Float64, Q: Float64, passes: int) -> Float64:

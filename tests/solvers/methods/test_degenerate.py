@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from solvers import METHODS, Result, Settings, solve, synthetic
+from sparse_ncp.solvers import METHODS, Result, Settings, solve, synthetic
 from tests.solvers.problems import against_advice, planted, run
 
 pytestmark = against_advice

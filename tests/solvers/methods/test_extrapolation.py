@@ -6,11 +6,11 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from solvers import Settings, State, sweeps, synthetic
-from solvers.tensor.products import Array
-from solvers.tensor.thin.products import ThinProducts
-from solvers.tensor.threads import Threads
-from solvers.tensor.validation import prepare_tensor
+from sparse_ncp.solvers import Settings, State, sweeps, synthetic
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.thin.products import ThinProducts
+from sparse_ncp.solvers.tensor.threads import Threads
+from sparse_ncp.solvers.tensor.validation import prepare_tensor
 from tests.solvers.literal import mttkrp
 from tests.solvers.problems import planted
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
 
-from solvers import METHODS
-from solvers.block import Block, Memory
-from solvers.tensor.products import Float64
-from solvers.tensor.threads import Threads
+from sparse_ncp.solvers import METHODS
+from sparse_ncp.solvers.block import Block, Memory
+from sparse_ncp.solvers.tensor.products import Float64
+from sparse_ncp.solvers.tensor.threads import Threads
 
 EXACT = [name for name, method in METHODS.items() if method.exact]
 

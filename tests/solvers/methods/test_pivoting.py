@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers.kernels.nnls import active_set_rows, pivoting_one_by_one
-from solvers.kernels.pivoting import exchange, pivoting_rows
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.kernels.nnls import active_set_rows, pivoting_one_by_one
+from sparse_ncp.solvers.kernels.pivoting import exchange, pivoting_rows
+from sparse_ncp.solvers.tensor.products import Float64
 
 
 def unit_diagonal(Q: Float64) -> Float64:

@@ -5,10 +5,10 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from solvers import METHODS, Settings, State, sweeps
-from solvers.block import Block, Memory
-from solvers.methods import Method
-from solvers.tensor.threads import Threads
+from sparse_ncp.solvers import METHODS, Settings, State, sweeps
+from sparse_ncp.solvers.block import Block, Memory
+from sparse_ncp.solvers.methods import Method
+from sparse_ncp.solvers.tensor.threads import Threads
 from tests.solvers.literal import objective, relative_error
 from tests.solvers.problems import (
     VARIANTS,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from solvers import Result, Settings, metrics, solve, synthetic
+from sparse_ncp.solvers import Result, Settings, metrics, solve, synthetic
 from tests.solvers.problems import against_advice
 
 pytestmark = against_advice

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from solvers.tensor.products import Array, Float64
-from solvers.tensor.scan import Booleans
+from sparse_ncp.solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.tensor.scan import Booleans
 
 Pattern = Callable[[tuple[int, ...], np.random.Generator], Booleans]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.optimize import nnls
 
-from solvers import METHODS, InvalidInput, Settings, State, metrics, solve, sweeps, synthetic
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers import METHODS, InvalidInput, Settings, State, metrics, solve, sweeps, synthetic
+from sparse_ncp.solvers.tensor.products import Float64
 from tests.solvers.real_data.patterns import holed, missing_in, model
 
 PLANTED = synthetic.planted((24, 12, 10), 3, snr_db=40, seed=1)

@@ -8,10 +8,10 @@ import pytest
 from pydantic import ValidationError
 from scipy.optimize import nnls
 
-from solvers import METHODS, InvalidInput, Settings, metrics, solve, synthetic
-from solvers.bcd.weights import beta_for, weights_for
-from solvers.tensor.threads import Threads
-from solvers.tensor.validation import prepare_tensor
+from sparse_ncp.solvers import METHODS, InvalidInput, Settings, metrics, solve, synthetic
+from sparse_ncp.solvers.bcd.weights import beta_for, weights_for
+from sparse_ncp.solvers.tensor.threads import Threads
+from sparse_ncp.solvers.tensor.validation import prepare_tensor
 from tests.solvers.problems import against_advice, kkt_residual
 from tests.solvers.real_data.patterns import holed, missing_in, model
 

@@ -5,20 +5,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.tensor import contraction
-from solvers.tensor.contraction import Blocks, Matricization, Split, block_sizes
-from solvers.tensor.dense import Tensor
-from solvers.tensor.missing import bits, masked
-from solvers.tensor.missing import grams as grams_module
-from solvers.tensor.missing import pattern as pattern_module
-from solvers.tensor.missing.bits import BitProducts
-from solvers.tensor.missing.masked import Mask, MaskedBlocks
-from solvers.tensor.missing.observed import products_over_observed
-from solvers.tensor.products import Array
-from solvers.tensor.thin import products
-from solvers.tensor.thin.products import products_with
-from solvers.tensor.threads import Threads
-from solvers.tensor.validation import prepare_tensor
+from sparse_ncp.solvers.tensor import contraction
+from sparse_ncp.solvers.tensor.contraction import Blocks, Matricization, Split, block_sizes
+from sparse_ncp.solvers.tensor.dense import Tensor
+from sparse_ncp.solvers.tensor.missing import bits, masked
+from sparse_ncp.solvers.tensor.missing import grams as grams_module
+from sparse_ncp.solvers.tensor.missing import pattern as pattern_module
+from sparse_ncp.solvers.tensor.missing.bits import BitProducts
+from sparse_ncp.solvers.tensor.missing.masked import Mask, MaskedBlocks
+from sparse_ncp.solvers.tensor.missing.observed import products_over_observed
+from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.thin import products
+from sparse_ncp.solvers.tensor.thin.products import products_with
+from sparse_ncp.solvers.tensor.threads import Threads
+from sparse_ncp.solvers.tensor.validation import prepare_tensor
 from tests.solvers.problems import SHAPES, Layout, start
 from tests.solvers.real_data.patterns import PATTERNS, holed, missing_in, model, mttkrp, row_grams
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers import METHODS, Result, Settings, State, estimate_memory, solve, sweeps, synthetic
-from solvers.tensor.products import Array
+from sparse_ncp.solvers import METHODS, Result, Settings, State, estimate_memory, solve, sweeps, synthetic
+from sparse_ncp.solvers.tensor.products import Array
 from tests.solvers.problems import SHAPES, Layout, against_advice, planted
 from tests.solvers.real_data.patterns import PATTERNS, holed, missing_in, model
 

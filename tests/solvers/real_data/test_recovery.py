@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from solvers import METHODS, Settings, metrics, solve, synthetic
-from solvers.tensor.products import Array, Float64
-from solvers.tensor.scan import Booleans
+from sparse_ncp.solvers import METHODS, Settings, metrics, solve, synthetic
+from sparse_ncp.solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.tensor.scan import Booleans
 from tests.solvers.problems import is_squared
 from tests.solvers.real_data.patterns import PATTERNS, fibres, holed, missing_in, model, mttkrp, row_grams, scattered
 

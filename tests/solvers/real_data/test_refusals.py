@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from solvers import AdviceWarning, InvalidInput, Settings, clip, solve
+from sparse_ncp.solvers import AdviceWarning, InvalidInput, Settings, clip, solve
 from tests.solvers.problems import planted
 from tests.solvers.real_data.patterns import holed, missing_in
 

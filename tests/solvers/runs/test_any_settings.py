@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from solvers import METHODS, AdviceWarning, InvalidInput, Result, Settings, State, estimate_memory, sweeps
+from sparse_ncp.solvers import METHODS, AdviceWarning, InvalidInput, Result, Settings, State, estimate_memory, sweeps
 
 WEIGHT = st.one_of(st.just(0.0), st.floats(1e-6, 1e3), st.floats(1e-50, 1e50))
 SPARSITY = st.one_of(st.just("auto"), st.floats(1e-4, 0.9))

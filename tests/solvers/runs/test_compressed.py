@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from solvers import METHODS, Settings, State, estimate_memory, solve, sweeps, synthetic
-from solvers.bcd.phases import maybe_compress
-from solvers.settings import Accelerate
-from solvers.tensor.compressed import compress
-from solvers.tensor.scan import scan
-from solvers.tensor.threads import Threads, single_threaded_blas
-from solvers.tensor.validation import Precision, prepare_tensor
+from sparse_ncp.solvers import METHODS, Settings, State, estimate_memory, solve, sweeps, synthetic
+from sparse_ncp.solvers.bcd.phases import maybe_compress
+from sparse_ncp.solvers.settings import Accelerate
+from sparse_ncp.solvers.tensor.compressed import compress
+from sparse_ncp.solvers.tensor.scan import scan
+from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.solvers.tensor.validation import Precision, prepare_tensor
 from tests.solvers.literal import model, mttkrp, objective, relative_error
 from tests.solvers.problems import Layout, accelerated, is_squared, per_mode, planted, problem_of, same_bits, start
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from solvers import METHODS, Settings, solve
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers import METHODS, Settings, solve
+from sparse_ncp.solvers.tensor.products import Float64
 from tests.solvers.problems import planted
 
 X = planted(3).tensor

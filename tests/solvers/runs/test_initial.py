@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from solvers import InvalidInput, Settings, estimate_memory, metrics, solve, synthetic
-from solvers.bcd.starts.initial import starting_factors
-from solvers.tensor.products import Array, Float64
-from solvers.tensor.threads import Threads
-from solvers.tensor.validation import prepare_tensor
+from sparse_ncp.solvers import InvalidInput, Settings, estimate_memory, metrics, solve, synthetic
+from sparse_ncp.solvers.bcd.starts.initial import starting_factors
+from sparse_ncp.solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.tensor.threads import Threads
+from sparse_ncp.solvers.tensor.validation import prepare_tensor
 from tests.solvers.literal import model, relative_error, unfold
 from tests.solvers.problems import planted, problem_of, run, start
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from solvers import metrics
+from sparse_ncp.solvers import metrics
 
 
 def test_sparsity_counts_entries_below_the_threshold_as_they_are_and_relative_to_their_column() -> None:

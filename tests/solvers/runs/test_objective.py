@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from solvers import synthetic
-from solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers import synthetic
+from sparse_ncp.solvers.tensor.products import Array, Float64
 from tests.solvers.literal import relative_error
 from tests.solvers.problems import run, start
 

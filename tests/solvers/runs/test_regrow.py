@@ -5,13 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers import Result, Settings, Stop, solve, sweeps, synthetic
-from solvers.bcd.objective import measure_from_scratch
-from solvers.bcd.starts.regrow import regrow
-from solvers.bcd.weights import beta_for
-from solvers.tensor.products import Float64
-from solvers.tensor.threads import Threads
-from solvers.tensor.validation import prepare_tensor
+from sparse_ncp.solvers import Result, Settings, Stop, solve, sweeps, synthetic
+from sparse_ncp.solvers.bcd.objective import measure_from_scratch
+from sparse_ncp.solvers.bcd.starts.regrow import regrow
+from sparse_ncp.solvers.bcd.weights import beta_for
+from sparse_ncp.solvers.tensor.products import Float64
+from sparse_ncp.solvers.tensor.threads import Threads
+from sparse_ncp.solvers.tensor.validation import prepare_tensor
 from tests.solvers.literal import model, objective
 from tests.solvers.problems import problem_of
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from solvers import METHODS, Settings
-from solvers.bcd.problem import Problem
-from solvers.bcd.scaling import best_scales, column_sizes, scales_after_sweep
-from solvers.bcd.scaling import rescaled as rescale_all
-from solvers.block import Memory
-from solvers.methods import Penalty
-from solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers import METHODS, Settings
+from sparse_ncp.solvers.bcd.problem import Problem
+from sparse_ncp.solvers.bcd.scaling import best_scales, column_sizes, scales_after_sweep
+from sparse_ncp.solvers.bcd.scaling import rescaled as rescale_all
+from sparse_ncp.solvers.block import Memory
+from sparse_ncp.solvers.methods import Penalty
+from sparse_ncp.solvers.tensor.products import Array, Float64
 from tests.solvers.literal import model
 from tests.solvers.problems import planted, problem_of, run, start
 

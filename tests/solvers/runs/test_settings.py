@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from solvers import METHODS, Settings, Stop
+from sparse_ncp.solvers import METHODS, Settings, Stop
 
 
 def test_with_only_rank_and_method_everything_is_as_in_the_paper() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from solvers import Settings, metrics, solve, synthetic
+from sparse_ncp.solvers import Settings, metrics, solve, synthetic
 from tests.solvers.problems import against_advice
 
 MADE = synthetic.planted((24, 20, 18), rank=4, snr_db=30.0)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from solvers import Clock, Result, Settings, State, solve, sweeps, synthetic
-from solvers.bcd.objective import ROUNDING
-from solvers.settings import Accelerate
+from sparse_ncp.solvers import Clock, Result, Settings, State, solve, sweeps, synthetic
+from sparse_ncp.solvers.bcd.objective import ROUNDING
+from sparse_ncp.solvers.settings import Accelerate
 from tests.solvers.literal import objective
 
 X = synthetic.planted((24, 20, 18), rank=4, snr_db=20.0).tensor

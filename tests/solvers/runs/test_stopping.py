@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from solvers import METHODS, Clock, History, InvalidInput, Settings, State, solve, sweeps, synthetic
-from solvers.bcd.objective import measure
-from solvers.bcd.result import Result
-from solvers.block import Block, Memory
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers import METHODS, Clock, History, InvalidInput, Settings, State, solve, sweeps, synthetic
+from sparse_ncp.solvers.bcd.objective import measure
+from sparse_ncp.solvers.bcd.result import Result
+from sparse_ncp.solvers.block import Block, Memory
+from sparse_ncp.solvers.tensor.products import Float64
 from tests.solvers.problems import planted, start
 
 X = planted(3).tensor
@@ -90,7 +90,7 @@ def test_the_clock_stands_while_the_objective_is_measured(monkeypatch: pytest.Mo
             pass
         return measure(*arguments)
 
-    monkeypatch.setattr("solvers.bcd.sweep.measure", slow)
+    monkeypatch.setattr("sparse_ncp.solvers.bcd.sweep.measure", slow)
     result = solve(X, Settings(rank=3, method="apg", stop={"tolerance": 0.0, "max_iterations": 5}), threads=1)
     assert result.seconds < 0.5
 
@@ -138,7 +138,7 @@ def test_apg_restarts_on_rises_not_on_rounding(monkeypatch: pytest.MonkeyPatch) 
         return plain(A, block, memory)
 
     counting = replace(METHODS["apg"], fallback=counted)
-    monkeypatch.setattr("solvers.bcd.problem.METHODS", {"apg": counting})
+    monkeypatch.setattr("sparse_ncp.solvers.bcd.problem.METHODS", {"apg": counting})
     stop = {"tolerance": 0.0, "max_iterations": 3000}
     result = solve(X, Settings(rank=3, method="apg", alpha=1e-2, beta=0.05, stop=stop))
     late = np.abs(np.diff(result.history.objective[-1000:]))
@@ -219,7 +219,7 @@ def test_a_damaged_or_foreign_state_is_refused(monkeypatch: pytest.MonkeyPatch) 
     for damaged in (b"", saved[:-100], saved.replace(b"header", b"footer"), b"\x80\x04."):
         with pytest.raises(InvalidInput, match="damaged"):
             State.from_bytes(damaged)
-    monkeypatch.setattr("solvers.bcd.state.FORMAT", 99)
+    monkeypatch.setattr("sparse_ncp.solvers.bcd.state.FORMAT", 99)
     with pytest.raises(InvalidInput, match="format 3, not 99"):
         State.from_bytes(saved)
 

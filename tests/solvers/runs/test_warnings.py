@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from solvers import AdviceWarning, Settings, solve, synthetic
+from sparse_ncp.solvers import AdviceWarning, Settings, solve, synthetic
 from tests.solvers.problems import start
 
 X = synthetic.planted((24, 20, 18), rank=4, snr_db=30.0).tensor

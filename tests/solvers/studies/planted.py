@@ -6,9 +6,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from solvers.studies import Choice, ChoiceSettings, choose
-from solvers.studies.fitting.fits import model
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.studies import Choice, ChoiceSettings, choose
+from sparse_ncp.solvers.studies.fitting.fits import model
+from sparse_ncp.solvers.tensor.products import Float64
 
 Made: TypeAlias = tuple[Float64, list[Float64]]
 SHAPE = (20, 16, 12)

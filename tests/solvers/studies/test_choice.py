@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from solvers import InvalidInput, Settings, metrics, solve
-from solvers.studies import ChoiceSettings, ChoiceState, SplitHalf, Validation, choose
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers import InvalidInput, Settings, metrics, solve
+from sparse_ncp.solvers.studies import ChoiceSettings, ChoiceState, SplitHalf, Validation, choose
+from sparse_ncp.solvers.tensor.products import Float64
 from tests.solvers.studies import planted
 from tests.solvers.studies.planted import chosen, made
 

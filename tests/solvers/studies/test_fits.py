@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from solvers.studies.fitting import fits
-from solvers.studies.noise import Clipped, Counts
-from solvers.tensor.threads import Threads
+from sparse_ncp.solvers.studies.fitting import fits
+from sparse_ncp.solvers.studies.noise import Clipped, Counts
+from sparse_ncp.solvers.tensor.threads import Threads
 from tests.solvers.studies.planted import factors, made
 
 

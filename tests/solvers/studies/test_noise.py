@@ -6,9 +6,9 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from solvers.studies import noise
-from solvers.studies.rule import Residuals
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers.studies import noise
+from sparse_ncp.solvers.studies.rule import Residuals
+from sparse_ncp.solvers.tensor.products import Float64
 from tests.solvers.studies.planted import factors, made, signal
 
 EXACT = signal(factors(3, (40, 30, 20)))

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from solvers import History, Settings, solve
-from solvers.studies import ComparisonSettings, compare, plots, table
-from solvers.studies.comparison import Run
-from solvers.studies.settings import Cell
+from sparse_ncp.solvers import History, Settings, solve
+from sparse_ncp.solvers.studies import ComparisonSettings, compare, plots, table
+from sparse_ncp.solvers.studies.comparison import Run
+from sparse_ncp.solvers.studies.settings import Cell
 from tests.solvers.studies import planted
 
 TENSOR, TRUE = planted.made("clipped")

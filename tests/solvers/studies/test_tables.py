@@ -5,9 +5,9 @@ import io
 import math
 import re
 
-from solvers.studies.comparison import Row, Spread
-from solvers.studies.settings import Cell
-from solvers.studies.tables import COLUMNS, to_csv, to_latex
+from sparse_ncp.solvers.studies.comparison import Row, Spread
+from sparse_ncp.solvers.studies.settings import Cell
+from sparse_ncp.solvers.studies.tables import COLUMNS, to_csv, to_latex
 
 WHOLE = Spread(1 / 3, 0.1)
 ROWS = [

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from solvers import InvalidInput, Settings, solve
-from solvers.studies import ComparisonSettings, Holdout, SplitHalf, Validation, compare
-from solvers.studies.fitting.fits import model
-from solvers.studies.validation import check_validation, holdout_error, left_out, pairs_of_halves, split_half
+from sparse_ncp.solvers import InvalidInput, Settings, solve
+from sparse_ncp.solvers.studies import ComparisonSettings, Holdout, SplitHalf, Validation, compare
+from sparse_ncp.solvers.studies.fitting.fits import model
+from sparse_ncp.solvers.studies.validation import check_validation, holdout_error, left_out, pairs_of_halves, split_half
 from tests.solvers.studies.planted import made
 
 TENSOR, TRUE = made("clipped")

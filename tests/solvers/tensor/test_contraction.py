@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from solvers.tensor import contraction
-from solvers.tensor.contraction import Blocks, Matricization, Split, best_split, piece_count
-from solvers.tensor.threads import Threads
-from solvers.tensor.validation import prepare_tensor
+from sparse_ncp.solvers.tensor import contraction
+from sparse_ncp.solvers.tensor.contraction import Blocks, Matricization, Split, best_split, piece_count
+from sparse_ncp.solvers.tensor.threads import Threads
+from sparse_ncp.solvers.tensor.validation import prepare_tensor
 from tests.solvers.literal import model, mttkrp
 
 # 9 × 4260 × 42 in small, and of order four.

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solvers import Settings, estimate_memory, solve, synthetic
-from solvers.tensor import products
-from solvers.tensor.missing.grams import Complete
-from solvers.tensor.products import Array, KhatriRao, gram, khatri_rao
-from solvers.tensor.thin.products import ThinProducts
-from solvers.tensor.threads import Threads
-from solvers.tensor.validation import prepare_tensor
+from sparse_ncp.solvers import Settings, estimate_memory, solve, synthetic
+from sparse_ncp.solvers.tensor import products
+from sparse_ncp.solvers.tensor.missing.grams import Complete
+from sparse_ncp.solvers.tensor.products import Array, KhatriRao, gram, khatri_rao
+from sparse_ncp.solvers.tensor.thin.products import ThinProducts
+from sparse_ncp.solvers.tensor.threads import Threads
+from sparse_ncp.solvers.tensor.validation import prepare_tensor
 from tests.solvers.literal import model, mttkrp
 from tests.solvers.problems import Layout, run
 

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from solvers import Settings, diagnose, solve, synthetic
-from solvers.bcd.starts.initial import SVD_OVERSAMPLES, nndsvd
-from solvers.tensor import dense
-from solvers.tensor.compressed import compress
-from solvers.tensor.contraction import Blocks, Split
-from solvers.tensor.dense import Positive, Tensor
-from solvers.tensor.scan import scan
-from solvers.tensor.thin import file_entries
-from solvers.tensor.thin.file_entries import memory_bytes, stretches
-from solvers.tensor.thin.products import products_with
-from solvers.tensor.threads import Threads
+from sparse_ncp.solvers import Settings, diagnose, solve, synthetic
+from sparse_ncp.solvers.bcd.starts.initial import SVD_OVERSAMPLES, nndsvd
+from sparse_ncp.solvers.tensor import dense
+from sparse_ncp.solvers.tensor.compressed import compress
+from sparse_ncp.solvers.tensor.contraction import Blocks, Split
+from sparse_ncp.solvers.tensor.dense import Positive, Tensor
+from sparse_ncp.solvers.tensor.scan import scan
+from sparse_ncp.solvers.tensor.thin import file_entries
+from sparse_ncp.solvers.tensor.thin.file_entries import memory_bytes, stretches
+from sparse_ncp.solvers.tensor.thin.products import products_with
+from sparse_ncp.solvers.tensor.threads import Threads
 from tests.solvers.problems import start
 
 SHAPES = [(40, 30, 20), (9, 400, 33), (3, 20_000), (20_000, 3), (7, 6, 5, 40, 4)]

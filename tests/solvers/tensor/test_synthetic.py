@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from solvers import synthetic
+from sparse_ncp.solvers import synthetic
 from tests.solvers.literal import model
 
 

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llvmlite import binding, ir
 
-from solvers import Settings, solve, synthetic
-from solvers.machine import vector_bytes
-from solvers.tensor.contraction import Blocks, Place, Slab, Split, block_sizes, lengths_of, shifted
-from solvers.tensor.products import LINE, Array, aligned, khatri_rao
-from solvers.tensor.thin import file_entries, kernel, products
-from solvers.tensor.thin.file_entries import slab_places
-from solvers.tensor.thin.products import BlasProducts, Side, ThinProducts, products_with
-from solvers.tensor.threads import Threads
+from sparse_ncp.solvers import Settings, solve, synthetic
+from sparse_ncp.solvers.machine import vector_bytes
+from sparse_ncp.solvers.tensor.contraction import Blocks, Place, Slab, Split, block_sizes, lengths_of, shifted
+from sparse_ncp.solvers.tensor.products import LINE, Array, aligned, khatri_rao
+from sparse_ncp.solvers.tensor.thin import file_entries, kernel, products
+from sparse_ncp.solvers.tensor.thin.file_entries import slab_places
+from sparse_ncp.solvers.tensor.thin.products import BlasProducts, Side, ThinProducts, products_with
+from sparse_ncp.solvers.tensor.threads import Threads
 
 TOLERANCE = {np.dtype(np.float64): 1e-13, np.dtype(np.float32): 2e-5}
 

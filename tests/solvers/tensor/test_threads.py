@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
-from solvers import Settings, State, solve, sweeps, synthetic
-from solvers.tensor import threads as threads_module
-from solvers.tensor.threads import Threads, shrinking_slabs, single_threaded_blas
+from sparse_ncp.solvers import Settings, State, solve, sweeps, synthetic
+from sparse_ncp.solvers.tensor import threads as threads_module
+from sparse_ncp.solvers.tensor.threads import Threads, shrinking_slabs, single_threaded_blas
 from tests.solvers.problems import planted
 
 
@@ -156,9 +156,9 @@ def test_blas_is_limited_by_whichever_thread_solves_and_restored_by_whichever_is
 def test_every_blas_is_limited_even_if_nothing_has_loaded_it_yet() -> None:
     """Numpy and scipy bring one each; the limit is set up once, perhaps before anything has needed scipy."""
     script = (
-        "from solvers.tensor.threads import single_threaded_blas\n"
+        "from sparse_ncp.solvers.tensor.threads import single_threaded_blas\n"
         "with single_threaded_blas(): pass\n"
-        "import solvers.bcd.loop, threadpoolctl\n"
+        "import sparse_ncp.solvers.bcd.loop, threadpoolctl\n"
         "with single_threaded_blas(): print([found['num_threads'] for found in threadpoolctl.threadpool_info()])\n"
     )
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2"}

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from solvers import AdviceWarning, InvalidInput, Settings, clip, solve
-from solvers.tensor.products import Float64
+from sparse_ncp.solvers import AdviceWarning, InvalidInput, Settings, clip, solve
+from sparse_ncp.solvers.tensor.products import Float64
 from tests.solvers.problems import planted, run, start
 
 X = planted(3).tensor
@@ -28,7 +28,7 @@ def spoiled(index: Any, entry: Any) -> Float64:
         (spoiled((0, 0, 4), np.inf), "1 entry is infinite in float64, the first at (0, 0, 4)"),
         (
             spoiled((slice(2, 4), 3, 1), -1.0),
-            "2 entries are negative, the first at (2, 3, 1).*negative='keep'.*solvers.clip",
+            "2 entries are negative, the first at (2, 3, 1).*negative='keep'.*sparse_ncp.clip",
         ),
         (np.asfortranarray(spoiled((2, 3, 1), -1.0)), "first at (2, 3, 1)"),
         (spoiled(([0, 5], [0, 5], [0, 4]), [-1.0, np.nan]), "1 entry is NaN.*first at (5, 5, 4)"),

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from app.server.embedded_redis import find_server
+from sparse_ncp.app.server.embedded_redis import find_server
+from sparse_ncp.worker.config import Configuration
 from tests.support.machine.compiled import SharedNumber, compile_library, write_wrapper
-from worker.config import Configuration
 
 SOURCE = Path(__file__).with_name("clock.c")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 
+from sparse_ncp.worker.processes import start, stop
 from tests.support.stack import wait_for
-from worker.processes import start, stop
 
 PORT = 6379
 

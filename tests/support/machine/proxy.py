@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from sparse_ncp.worker.processes import start, stop
 from tests.support.stack import ROOT, wait_for
-from worker.processes import start, stop
 
 PIECE = 4096
 GUIDE = (ROOT / "docs" / "running-a-server.md").read_text()

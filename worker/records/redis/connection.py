@@ -12,8 +12,8 @@ from redis.commands.core import Script
 from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
 from redis.retry import Retry
 
-from worker.config import Configuration
-from worker.errors import Unavailable
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.errors import Unavailable
 
 # Answers of a Redis that is there but cannot write: its disk or memory is full, it is still loading, it is a replica.
 UNABLE = ("MISCONF", "OOM", "LOADING", "READONLY", "NOREPLICAS", "MASTERDOWN")
@@ -130,5 +130,5 @@ def below(cursor: str | None) -> str:
 
 @cache
 def _source(name: str) -> str:
-    folder = files("worker.records") / "lua"
+    folder = files("sparse_ncp.worker.records") / "lua"
     return (folder / "state_machine.lua").read_text() + (folder / f"{name}.lua").read_text()

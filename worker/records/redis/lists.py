@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from worker.records.redis.connection import RedisConnection, below
+from sparse_ncp.worker.records.redis.connection import RedisConnection, below
 
 # Records examined in one go while filtering a list: one or two milliseconds.
 BATCH = 1000
