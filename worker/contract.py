@@ -339,8 +339,8 @@ class Claim(FrozenModel):
     task: Task = Field("run", description="a decomposition, or what else a study needs")
     batch: str | None = Field(None, description="of the runs that share a process with this one")
     reference: Reference | None = None
-    asked: str | None = Field(None, description="what its study asks, as JSON, for tasks that are no run")
-    checked: tuple[float, ...] = Field((), description="what the validations of its study have found so far")
+    study_request: str | None = Field(None, description="settings of the study as JSON, for a choice or a validation")
+    validation_results: tuple[float, ...] = Field((), description="results of the validation checks that are done")
 
     @property
     def source(self) -> Source:

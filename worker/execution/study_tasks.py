@@ -34,7 +34,7 @@ class ChoiceAttempt(Attempt):
         self._heartbeat.compute_clock.run_from(self._claim.spent_seconds)
         tensor = self._once_the_disk_can(lambda: self._store.open_tensor(self._claim.sha256))
         self._reached = self._once_the_disk_can(self._last_choice)
-        settings = ChoiceSettings.model_validate_json(str(self._claim.asked))
+        settings = ChoiceSettings.model_validate_json(str(self._claim.study_request))
         limit = self._claim.settings.stop.max_seconds
         for state in choose(tensor, settings, resume=self._reached, threads=self._configuration.threads_per_job):
             self._reached = state
@@ -139,7 +139,10 @@ class ValidationAttempt(Attempt):
         self._progress.prepare(None)  # from here on the study tells how far it is
         tensor = self._once_the_disk_can(lambda: self._store.open_tensor(self._claim.sha256))
         self._heartbeat.compute_clock.run_from(self._claim.spent_seconds)
-        grid, found = ComparisonSettings.model_validate_json(str(self._claim.asked)), list(self._claim.checked)
+        grid, found = (
+            ComparisonSettings.model_validate_json(str(self._claim.study_request)),
+            list(self._claim.validation_results),
+        )
         for check in checks(grid.validation, grid.ranks)[len(found) :]:
             if self._heartbeat.cancel_requested:
                 return Ended(None, cancelled=True)
@@ -157,7 +160,7 @@ class ValidationAttempt(Attempt):
         """Whether the study has them; waits for Redis."""
         while not self._heartbeat.lost and not self._must_stop():
             try:
-                return self._claims.checked(self._claim, found)
+                return self._claims.keep_validation_results(self._claim, found)
             except Unavailable:
                 time.sleep(1.0)
         return False

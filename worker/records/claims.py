@@ -128,9 +128,11 @@ class ClaimRecords:
 
     # Tasks of a study
 
-    def checked(self, claim: Claim, found: Sequence[float]) -> bool:
-        """Keep what the validations of a study have found so far."""
-        return bool(self._redis.script("studies/checked", claim.job_id, claim.fence, json.dumps(list(found))))
+    def keep_validation_results(self, claim: Claim, found: Sequence[float]) -> bool:
+        """Store the results of the validation checks that are done."""
+        return bool(
+            self._redis.script("studies/keep_validation_results", claim.job_id, claim.fence, json.dumps(list(found)))
+        )
 
     def choosing(self, claim: Claim, stage: str, progress: float) -> bool:
         """Tell readers how far a choice has come."""
@@ -174,8 +176,8 @@ def _claim_from(flat: Sequence[str]) -> Claim:
         task=fields.get("task", "run"),
         batch=fields.get("batch"),
         reference=_reference(fields),
-        asked=fields.get("study_request"),
-        checked=json.loads(fields.get("checked", "[]")),
+        study_request=fields.get("study_request"),
+        validation_results=json.loads(fields.get("validation_results", "[]")),
     )
 
 

@@ -323,7 +323,7 @@ local function take(id, worker, lease, batch)
     add('reference_mode', of_study(study, 'reference_mode'))
     if field(id, 'task') ~= 'run' then
       add('study_request', of_study(study, 'asked'))
-      add('checked', of_study(study, 'checked'))
+      add('validation_results', of_study(study, 'checked'))
     end
   end
   return claim
