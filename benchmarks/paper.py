@@ -5,8 +5,8 @@
     python -m benchmarks.paper third --small    # a tenth of the lengths, to see whether it works
 
 Every run is a job of a server of its own, whose data folder is kept: asked again, it goes on where it was, and adds
-repeats if more are asked for. `--paper` has the paper's tables as CSV. Writes the sections of docs/replication.md of
-the experiments that were asked for, below what is written there by hand, and their pictures.
+repeats if more are asked for. `--paper` has the paper's tables as CSV. Writes those sections of replication.md
+that were asked for, below what is written there by hand, and their pictures.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from tests.support.stack import server
 
 PaperRows: TypeAlias = Mapping[tuple[str, float | None], Mapping[str, str]]
 
-DOCS = Path(__file__).parent.parent / "docs"
+FOLDER = Path(__file__).parent
 METHODS = ("mu", "als", "hals", "apg", "anls-as", "anls-bpp")
 POLL_SECONDS = 2.0
 # Of a picture in the document.
@@ -292,7 +292,7 @@ def main() -> None:
     parser.add_argument("--paper", type=Path, help="folder with table-synthetic.csv and table-erp.csv")
     parser.add_argument("--tensor", type=Path, help="the ERP tensor")
     parser.add_argument("--data", type=Path, default=Path("paper-runs"), help="folder of the server, kept")
-    parser.add_argument("--output", type=Path, default=DOCS / "replication.md")
+    parser.add_argument("--output", type=Path, default=FOLDER / "replication.md")
     asked = parser.parse_args()
     asked.data.mkdir(exist_ok=True)
     experiments = [

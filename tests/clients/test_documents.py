@@ -13,7 +13,7 @@ from ncp_client import Client, Job, Result, Study
 from tests.support.api import Api
 from tests.support.stack import ROOT
 
-GUIDE = (ROOT / "docs/python.md").read_text()
+GUIDE = (ROOT / "docs/how-to/python.md").read_text()
 
 
 @pytest.fixture(autouse=True)

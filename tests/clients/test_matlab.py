@@ -144,7 +144,7 @@ def test_watching_goes_on_when_answers_are_lost(
 
 
 def test_the_guides_lines_run_as_written(tmp_path: Path) -> None:
-    guide = (ROOT / "docs/matlab.md").read_text()
+    guide = (ROOT / "docs/how-to/matlab.md").read_text()
     written = re.findall(r"^```matlab\n(.*?)^```", guide, re.DOTALL | re.MULTILINE)
     assert len(written) == 3
     said = octave("\n".join(written), tmp_path)

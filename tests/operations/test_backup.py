@@ -11,7 +11,7 @@ from tests.support.api import events, finished, http_client, planted, submit, up
 from tests.support.jobs import LONG
 from tests.support.stack import ROOT, server
 
-GUIDE = (ROOT / "docs" / "running-a-server.md").read_text()
+GUIDE = (ROOT / "docs" / "how-to" / "running-a-server.md").read_text()
 
 
 def published(heading: str) -> str:

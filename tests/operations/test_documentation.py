@@ -27,11 +27,15 @@ from tests.support.stack import ROOT, Server, embedded_redis, server
 
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()
-    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
+    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))
 }
-README, GUIDE = PAGES["README.md"], PAGES["docs/running-a-server.md"]
-API, METHOD_CHOICE, KEYS = PAGES["docs/http-api.md"], PAGES["docs/methods.md"], PAGES["docs/keys-and-limits.md"]
-REAL_DATA = PAGES["docs/real-data.md"]
+README, GUIDE = PAGES["README.md"], PAGES["docs/how-to/running-a-server.md"]
+API, METHOD_CHOICE, KEYS = (
+    PAGES["docs/reference/http-api.md"],
+    PAGES["docs/explanation/methods.md"],
+    PAGES["docs/how-to/keys-and-limits.md"],
+)
+REAL_DATA = PAGES["docs/how-to/real-data.md"]
 PACKAGES = "app|benchmarks|clients|docs|ncp_client|solvers|tests|worker"
 # Variables that the clients read.
 CLIENT_VARIABLES = {"url", "key"}
@@ -39,16 +43,16 @@ CLIENT_VARIABLES = {"url", "key"}
 RUN = {
     ("README.md", "python"): 1,
     ("README.md", "sh"): 1,
-    ("docs/http-api.md", "python"): 1,
-    ("docs/http-api.md", "sh"): 1,
-    ("docs/matlab.md", "matlab"): 3,
-    ("docs/methods.md", "python"): 3,
-    ("docs/python.md", "python"): 3,
-    ("docs/python.md", "sh"): 1,
-    ("docs/r.md", "r"): 3,
-    ("docs/real-data.md", "python"): 6,
-    ("docs/running-a-server.md", "sh"): 3,
-    ("docs/studies.md", "python"): 2,
+    ("docs/reference/http-api.md", "python"): 1,
+    ("docs/reference/http-api.md", "sh"): 1,
+    ("docs/how-to/matlab.md", "matlab"): 3,
+    ("docs/explanation/methods.md", "python"): 3,
+    ("docs/how-to/python.md", "python"): 3,
+    ("docs/how-to/python.md", "sh"): 1,
+    ("docs/how-to/r.md", "r"): 3,
+    ("docs/how-to/real-data.md", "python"): 6,
+    ("docs/how-to/running-a-server.md", "sh"): 3,
+    ("docs/how-to/studies.md", "python"): 2,
 }
 
 
@@ -141,7 +145,7 @@ def test_every_link_leads_somewhere(name: str) -> None:
 
 def traced() -> list[tuple[str, str]]:
     """File and function of every step of the traces."""
-    steps = re.findall(r"^\| `([\w/]+\.py)` \| ([^|]*) \|", PAGES["docs/architecture.md"], re.MULTILINE)
+    steps = re.findall(r"^\| `([\w/]+\.py)` \| ([^|]*) \|", PAGES["docs/explanation/architecture.md"], re.MULTILINE)
     return [(file, function) for file, functions in steps for function in re.findall(r"`([\w.]+)`", functions)]
 
 
@@ -190,7 +194,7 @@ def test_the_table_of_settings_is_the_schema(schema: type[Settings] | type[Stop]
             continue
         default = "–" if field.default is None else f"`{field.default}`"
         row = f"| `{prefix}{name}` | {'required' if field.is_required() else default} | {field.description} |"
-        assert row in PAGES["docs/settings.md"]
+        assert row in PAGES["docs/reference/settings.md"]
 
 
 def test_the_table_of_methods_is_the_registry() -> None:
@@ -236,7 +240,7 @@ def test_gaps_are_counted_and_new_samples_scored_in_one_step() -> None:
 
 
 def test_the_example_of_choosing_counts_the_components() -> None:
-    choosing, comparing = snippets(PAGES["docs/studies.md"], "python")
+    choosing, comparing = snippets(PAGES["docs/how-to/studies.md"], "python")
     told = run_python(choosing).splitlines()
     assert told[-2] == "done 100%"
     assert told[-1].startswith("3 components, very sure: 3 components stand out")

@@ -1,4 +1,4 @@
-"""The nginx configuration of docs/running-a-server.md does what it says, in a real nginx where there is one."""
+"""The nginx configuration of docs/how-to/running-a-server.md does what it says, in a real nginx where there is one."""
 
 from pathlib import Path
 

@@ -19,7 +19,7 @@ from tests.support.stack import ROOT, end_tree, wait_for
 
 # Of ten, where a unit without any such setting has 9.6.
 HIGHEST_EXPOSURE = 3.0
-GUIDE = (ROOT / "docs" / "running-a-server.md").read_text()
+GUIDE = (ROOT / "docs" / "how-to" / "running-a-server.md").read_text()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from sparse_ncp.worker.processes import start, stop
 from tests.support.stack import ROOT, wait_for
 
 PIECE = 4096
-GUIDE = (ROOT / "docs" / "running-a-server.md").read_text()
+GUIDE = (ROOT / "docs" / "how-to" / "running-a-server.md").read_text()
 NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
 
