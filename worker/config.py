@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from sparse_ncp.solvers.tensor.threads import available_cores
+from sparse_ncp.solvers import available_cores
 
 GIB = 1 << 30
 ORIGIN = re.compile(r"https?://[^/\s*]+")

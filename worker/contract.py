@@ -5,11 +5,19 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 from pydantic import AfterValidator, AwareDatetime, ConfigDict, Discriminator, Field, Tag
 
 from sparse_ncp.solvers import Result, Settings, State
-from sparse_ncp.solvers.bcd.result import Resolved
-from sparse_ncp.solvers.bcd.search import StartOutcome
-from sparse_ncp.solvers.bcd.state import Phase, PreparationStep, StopReason
 from sparse_ncp.solvers.metrics import NonzeroComponents, Sparsity
-from sparse_ncp.solvers.settings import RECOMMENDED, Mode, Number, Whole, move_defaults
+from sparse_ncp.solvers.runtime import (
+    RECOMMENDED,
+    Mode,
+    Number,
+    Phase,
+    PreparationStep,
+    Resolved,
+    StartOutcome,
+    StopReason,
+    Whole,
+    move_defaults,
+)
 from sparse_ncp.worker.owner_limits import FrozenModel
 
 Item = TypeVar("Item")

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.solvers import InvalidInput
 
 
 class NotFound(LookupError):

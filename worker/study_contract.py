@@ -17,7 +17,7 @@ from pydantic import (
     create_model,
 )
 
-from sparse_ncp.solvers.settings import (
+from sparse_ncp.solvers.runtime import (
     RECOMMENDED,
     MethodName,
     Mode,

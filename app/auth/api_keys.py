@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pydantic import AwareDatetime, ValidationError
 
-from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.worker.errors import NotFound, StoreUnavailable
 from sparse_ncp.worker.owner_limits import UNLIMITED, FrozenModel, Limits
 from sparse_ncp.worker.store.files import atomic_write, locked, private_folder, translate_disk_errors

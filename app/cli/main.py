@@ -25,7 +25,7 @@ from sparse_ncp.app.cli.options import (
 )
 from sparse_ncp.app.server.bind import check_address
 from sparse_ncp.app.server.errors import StartupError
-from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.errors import NotFound, Unavailable
 from sparse_ncp.worker.processes import no_garbage_collection

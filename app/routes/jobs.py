@@ -31,7 +31,7 @@ from sparse_ncp.app.routes.openapi import error_responses
 from sparse_ncp.app.routes.submissions import Submissions
 from sparse_ncp.app.streaming.history import history_response
 from sparse_ncp.solvers import Settings
-from sparse_ncp.solvers.settings import MethodName
+from sparse_ncp.solvers.runtime import MethodName
 from sparse_ncp.worker.contract import JobRequest, JobState, Progress
 from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.logs import log_context

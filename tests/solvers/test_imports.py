@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from sparse_ncp import solvers
+from sparse_ncp.solvers import runtime
 
 HEAVY = ("numpy", "scipy", "numba", "pydantic")
 
@@ -24,6 +25,7 @@ def loaded_after(statement: str) -> set[str]:
         "from sparse_ncp import solvers; dir(solvers)",
         "from sparse_ncp.solvers.errors import InvalidInput",
         "from sparse_ncp.solvers import AdviceWarning, InvalidInput",
+        "from sparse_ncp.solvers import runtime; dir(runtime)",
         "from sparse_ncp.solvers import available_cores; assert available_cores() > 0",
         "from sparse_ncp.solvers.tensor.threads import available_cores",
     ],
@@ -43,6 +45,13 @@ def test_settings_load_neither_compiler_nor_factorisations() -> None:
 def test_every_public_name_is_found_and_listed(name: str) -> None:
     assert getattr(solvers, name) is not None
     assert name in dir(solvers)
+
+
+@pytest.mark.parametrize("name", runtime.__all__)
+def test_every_name_of_the_runtime_is_found_listed_and_described(name: str) -> None:
+    assert getattr(runtime, name) is not None
+    assert name in dir(runtime)
+    assert f"`{name}`" in str(runtime.__doc__)
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

@@ -10,11 +10,8 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from sparse_ncp.solvers import Clock, Diagnostics, State, diagnose, sweeps
-from sparse_ncp.solvers.bcd.result import Resolved
-from sparse_ncp.solvers.bcd.state import PreparationStep
 from sparse_ncp.solvers.metrics import psnr
-from sparse_ncp.solvers.tensor.products import Array
-from sparse_ncp.solvers.tensor.scan import Booleans, Scan
+from sparse_ncp.solvers.runtime import Array, Booleans, PreparationStep, Resolved, Scan
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Claim, JobResult, Preparation, Progress
 from sparse_ncp.worker.errors import StoreFull, StoreUnavailable, Unavailable

@@ -8,8 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from sparse_ncp.solvers.bcd.result import Resolved
-from sparse_ncp.solvers.tensor.threads import single_threaded_blas
+from sparse_ncp.solvers.runtime import Resolved, single_threaded_blas
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Claim, Event, JobError, Progress
 from sparse_ncp.worker.errors import StoreFull, Unavailable

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from sparse_ncp.solvers import History, InvalidInput, Settings, State
-from sparse_ncp.solvers.bcd.weights import given_weights
+from sparse_ncp.solvers.runtime import given_weights
 from sparse_ncp.solvers.studies.advice import Advice
 from sparse_ncp.solvers.studies.choice import choose
 from sparse_ncp.solvers.studies.settings import ChoiceSettings, ComparisonSettings

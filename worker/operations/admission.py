@@ -7,11 +7,16 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from sparse_ncp.solvers import METHODS, InvalidInput, Settings, estimate_memory
-from sparse_ncp.solvers.bcd.starts.initial import check_fixed
-from sparse_ncp.solvers.bcd.weights import per_mode
-from sparse_ncp.solvers.settings import Number, Whole
-from sparse_ncp.solvers.tensor.scan import Booleans
-from sparse_ncp.solvers.tensor.validation import check_mask, check_norm, working_precision
+from sparse_ncp.solvers.runtime import (
+    Booleans,
+    Number,
+    Whole,
+    check_fixed,
+    check_mask,
+    check_norm,
+    per_mode,
+    working_precision,
+)
 from sparse_ncp.worker.contract import (
     LIVE,
     Axes,

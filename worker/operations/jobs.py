@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from sparse_ncp.solvers import InvalidInput, Settings
-from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.runtime import Array
 from sparse_ncp.worker.broker import WakeUpThread
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import TERMINAL, Axes, Event, Export, JobRequest, Preparation, Progress

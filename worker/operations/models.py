@@ -5,7 +5,7 @@ from typing import Any
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sparse_ncp.solvers.tensor.scan import Booleans
+from sparse_ncp.solvers.runtime import Booleans
 from sparse_ncp.worker.contract import LIVE, TERMINAL, Job
 from sparse_ncp.worker.errors import JobNotFinished, NoDiagnostics, NoFactorsYet, NotFound
 from sparse_ncp.worker.operations.slices import Cut, Slice

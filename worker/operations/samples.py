@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparse_ncp.solvers import synthetic
-from sparse_ncp.solvers.tensor.products import Float64
+from sparse_ncp.solvers.runtime import Float64
 from sparse_ncp.worker.contract import Axes, Axis
 from sparse_ncp.worker.errors import NotFound
 

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sparse_ncp.solvers import InvalidInput
-from sparse_ncp.solvers.tensor.products import Array, Float64, khatri_rao
-from sparse_ncp.solvers.tensor.scan import Booleans
+from sparse_ncp.solvers.runtime import Array, Booleans, Float64, khatri_rao
 from sparse_ncp.worker.owner_limits import FrozenModel
 
 # Values of one slice, however many modes it has: about a megabyte of JSON.

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sparse_ncp.solvers.tensor.products import Float64
-from sparse_ncp.solvers.tensor.scan import boxes
+from sparse_ncp.solvers.runtime import Float64, boxes
 from sparse_ncp.worker.owner_limits import FrozenModel
 
 BINS = 64

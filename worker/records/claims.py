@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sparse_ncp.solvers import Settings
-from sparse_ncp.solvers.bcd.result import Resolved
+from sparse_ncp.solvers.runtime import Resolved
 from sparse_ncp.worker.contract import Claim, JobError, JobResult, Preparation, Progress, Reference
 from sparse_ncp.worker.records.jobs import Fields, fixed_from, progress_from
 from sparse_ncp.worker.records.records import Records

@@ -10,9 +10,9 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
-from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.solvers.metrics import DEAD_SHARE, weights
-from sparse_ncp.solvers.tensor.products import Array, Float64
+from sparse_ncp.solvers.runtime import Array, Float64
 from sparse_ncp.worker.contract import Axis, Export, Order, Scale, Zeros
 from sparse_ncp.worker.errors import NotFound
 

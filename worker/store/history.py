@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_ncp.solvers.bcd.state import Phase
-from sparse_ncp.solvers.tensor.products import Float64
+from sparse_ncp.solvers.runtime import Float64, Phase
 from sparse_ncp.worker.contract import Event, Progress
 from sparse_ncp.worker.store.files import append, atomic_write, atomic_writer, translate_disk_errors
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from sparse_ncp.solvers import Diagnostics, InvalidInput, State
-from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.runtime import Array
 from sparse_ncp.worker.contract import Event, Export, JobResult, Progress, Source
 from sparse_ncp.worker.errors import NoFactorsYet
 from sparse_ncp.worker.store import history

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.scan import Scan, Tell
+from sparse_ncp.solvers.runtime import Scan, Tell
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.errors import CorruptFile, NotFound, StoreFull, StoreUnavailable
 from sparse_ncp.worker.store.files import (

@@ -10,10 +10,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.scan import Scan, scan
-from sparse_ncp.solvers.tensor.thin.file_entries import stretches
-from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
-from sparse_ncp.solvers.tensor.validation import MAX_ORDER, MIN_ORDER
+from sparse_ncp.solvers.runtime import MAX_ORDER, MIN_ORDER, Scan, Threads, scan, single_threaded_blas, stretches
 from sparse_ncp.worker.errors import BadTensor
 
 MAGIC = b"\x93NUMPY"

@@ -8,8 +8,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, Protocol, TypeAlias
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers import Diagnostics, State
-from sparse_ncp.solvers.tensor.products import Array
-from sparse_ncp.solvers.tensor.scan import Scan, Tell
+from sparse_ncp.solvers.runtime import Array, Scan, Tell
 from sparse_ncp.worker.contract import Event, Export, JobResult, Progress, Source
 from sparse_ncp.worker.store.npy_validation import Facts
 

@@ -11,9 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.machine import machine_signature
-from sparse_ncp.solvers.tensor.scan import CHUNK, STRETCH, Occurrence, Scan, Tell, scan
-from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.solvers.runtime import (
+    CHUNK,
+    STRETCH,
+    Occurrence,
+    Scan,
+    Tell,
+    Threads,
+    machine_signature,
+    scan,
+    single_threaded_blas,
+)
 from sparse_ncp.worker.errors import BadTensor
 from sparse_ncp.worker.store.npy_validation import open_array, read_header
 

@@ -1,0 +1,133 @@
+"""What a server needs to run solvers besides the public names of `sparse_ncp.solvers`.
+
+`sparse_ncp.worker` and `sparse_ncp.app` import from here and from `sparse_ncp.solvers`, never from the modules below,
+so that those can change without the server. Every name is imported when it is first used.
+
+Arrays and types
+    `Array`, `Float64`, `Booleans`: arrays of floating-point numbers, of doubles, and of truth values.
+    `MethodName`, `Mode`, `Number`, `NotNegative`, `Positive`, `Seconds`, `Share`, `Whole`: field types of requests.
+Preparing a run
+    `RECOMMENDED`, `move_defaults`: the recommended settings, and how a request takes them over.
+    `check_fixed`, `check_mask`, `check_norm`, `given_weights`, `per_mode`: the checks that a run makes at its start.
+    `MIN_ORDER`, `MAX_ORDER`: how many modes a tensor may have.
+    `working_precision`: the precision in which a tensor is decomposed.
+Scanning a tensor
+    `scan` makes one pass over all entries and returns a `Scan`, with an `Occurrence` for each kind of special entry.
+    `CHUNK`, `STRETCH`: how many entries it takes at a time. `Tell`: a callback, called with the fraction done.
+    `boxes`, `stretches`: cut a tensor into contiguous parts.
+The progress of a run
+    `Phase`, `PreparationStep`, `Resolved`, `StartOutcome`, `StopReason`: the parts of a `State` and of a `Result`.
+Computing
+    `Threads`, `single_threaded_blas`: threads that do not change the bits of a result.
+    `khatri_rao`: the product of a model's factors. `machine_signature`: what the last bits depend on.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sparse_ncp.solvers.bcd.result import Resolved
+    from sparse_ncp.solvers.bcd.search import StartOutcome
+    from sparse_ncp.solvers.bcd.starts.initial import check_fixed
+    from sparse_ncp.solvers.bcd.state import Phase, PreparationStep, StopReason
+    from sparse_ncp.solvers.bcd.weights import given_weights, per_mode
+    from sparse_ncp.solvers.machine import machine_signature
+    from sparse_ncp.solvers.settings import (
+        RECOMMENDED,
+        MethodName,
+        Mode,
+        NotNegative,
+        Number,
+        Positive,
+        Seconds,
+        Share,
+        Whole,
+        move_defaults,
+    )
+    from sparse_ncp.solvers.tensor.products import Array, Float64, khatri_rao
+    from sparse_ncp.solvers.tensor.scan import CHUNK, STRETCH, Booleans, Occurrence, Scan, Tell, boxes, scan
+    from sparse_ncp.solvers.tensor.thin.file_entries import stretches
+    from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
+    from sparse_ncp.solvers.tensor.validation import MAX_ORDER, MIN_ORDER, check_mask, check_norm, working_precision
+
+__all__ = [
+    "CHUNK",
+    "MAX_ORDER",
+    "MIN_ORDER",
+    "RECOMMENDED",
+    "STRETCH",
+    "Array",
+    "Booleans",
+    "Float64",
+    "MethodName",
+    "Mode",
+    "NotNegative",
+    "Number",
+    "Occurrence",
+    "Phase",
+    "Positive",
+    "PreparationStep",
+    "Resolved",
+    "Scan",
+    "Seconds",
+    "Share",
+    "StartOutcome",
+    "StopReason",
+    "Tell",
+    "Threads",
+    "Whole",
+    "boxes",
+    "check_fixed",
+    "check_mask",
+    "check_norm",
+    "given_weights",
+    "khatri_rao",
+    "machine_signature",
+    "move_defaults",
+    "per_mode",
+    "scan",
+    "single_threaded_blas",
+    "stretches",
+    "working_precision",
+]
+
+_MODULES = {
+    "bcd.result": ("Resolved",),
+    "bcd.search": ("StartOutcome",),
+    "bcd.starts.initial": ("check_fixed",),
+    "bcd.state": ("Phase", "PreparationStep", "StopReason"),
+    "bcd.weights": ("given_weights", "per_mode"),
+    "machine": ("machine_signature",),
+    "settings": (
+        "RECOMMENDED",
+        "MethodName",
+        "Mode",
+        "NotNegative",
+        "Number",
+        "Positive",
+        "Seconds",
+        "Share",
+        "Whole",
+        "move_defaults",
+    ),
+    "tensor.products": ("Array", "Float64", "khatri_rao"),
+    "tensor.scan": ("CHUNK", "STRETCH", "Booleans", "Occurrence", "Scan", "Tell", "boxes", "scan"),
+    "tensor.thin.file_entries": ("stretches",),
+    "tensor.threads": ("Threads", "single_threaded_blas"),
+    "tensor.validation": ("MAX_ORDER", "MIN_ORDER", "check_mask", "check_norm", "working_precision"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+if not TYPE_CHECKING:  # a type checker would accept any name otherwise
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULE_OF:
+            raise AttributeError(f"module 'sparse_ncp.solvers.runtime' has no attribute {name!r}")
+        value = getattr(import_module(f"sparse_ncp.solvers.{_MODULE_OF[name]}"), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
