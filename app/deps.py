@@ -16,7 +16,7 @@ from sparse_ncp.worker.operations.models import ModelOperations
 from sparse_ncp.worker.operations.studies import StudyOperations
 from sparse_ncp.worker.operations.tensors import TensorOperations
 from sparse_ncp.worker.records.records import Records as _Records
-from sparse_ncp.worker.store.protocol import Store as _Store
+from sparse_ncp.worker.store.store import Store as _Store
 
 
 async def _caller(request: Request) -> _Caller:

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from sparse_ncp.worker.contract import TERMINAL
 from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.records.stats import QueueStats, StatsRecords
-from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.store.store import Store
 
 # Until the response begins: a stream lasts as long as its job, a download as long as the network needs.
 BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)

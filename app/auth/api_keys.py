@@ -19,7 +19,7 @@ from pydantic import AwareDatetime, ValidationError
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.worker.errors import NotFound, StoreUnavailable
 from sparse_ncp.worker.owner_limits import UNLIMITED, FrozenModel, Limits
-from sparse_ncp.worker.store.files import atomic_write, locked, private_folder, translate_disk_errors
+from sparse_ncp.worker.store.files import atomic_write, locked, private_folder, translate_storage_errors
 
 log = logging.getLogger("ncp.keys")
 PREFIX = "ncp_"
@@ -57,7 +57,7 @@ class ApiKeys:
         """Whether there has been a key: no server becomes open when its last key is revoked, or its disk is away."""
         if not self._ever_made:
             try:
-                with translate_disk_errors():
+                with translate_storage_errors():
                     self._ever_made = self._folder.is_dir()
             except StoreUnavailable:
                 if self._ever_made is None:
@@ -72,7 +72,7 @@ class ApiKeys:
         """The key whose secret has this digest."""
         path = self._file(digest)
         try:
-            with translate_disk_errors():
+            with translate_storage_errors():
                 key, used = _read(path)
         except StoreUnavailable:
             if path not in self._remembered:

@@ -11,7 +11,7 @@ from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.records.stats import StatsRecords
 from sparse_ncp.worker.store.local import LocalStore
-from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.store.store import Store
 
 COLUMNS = "{:<20}  {:<12}  {:<9}  {:>9}  {:>10}  {:>14}  {:>10}"
 TITLES = ("job", "owner", "method", "iteration", "objective", "relative error", "runs for")

@@ -30,7 +30,7 @@ from sparse_ncp.app.errors.problem import FieldProblem, problem
 from sparse_ncp.app.errors.validation import field_problems
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.worker import errors
-from sparse_ncp.worker.store.files import is_away
+from sparse_ncp.worker.store.files import is_storage_failure
 
 log = logging.getLogger("ncp.problems")
 
@@ -116,7 +116,7 @@ def _known(request: Request, error: Exception) -> JSONResponse:
 def _failed_to_read(request: Request, error: Exception) -> JSONResponse:
     """A disk that fails under a reader is away as well; every other error of the system is unexpected."""
     assert isinstance(error, OSError)
-    if not is_away(error):
+    if not is_storage_failure(error):
         raise error
     return to_response(errors.StoreUnavailable(error.errno, f"the disk cannot be read: {error.strerror}"))
 

@@ -16,7 +16,7 @@ from sparse_ncp.app.streaming.body import Body, GatheredBody, raw_body
 from sparse_ncp.app.streaming.multipart import MAX_AROUND, FormFile
 from sparse_ncp.worker.errors import BadTensor
 from sparse_ncp.worker.operations.reservations import RENEWAL_SECONDS, Reservation
-from sparse_ncp.worker.store.protocol import Upload
+from sparse_ncp.worker.store.store import Upload
 
 # Bytes per write: a change of thread per network packet would cost more than the write.
 CHUNK = 1 << 21

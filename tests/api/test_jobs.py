@@ -11,7 +11,7 @@ import pytest
 
 from sparse_ncp.worker.errors import NoFactorsYet
 from sparse_ncp.worker.records.records import Records
-from sparse_ncp.worker.store.job_folder import JobFolder
+from sparse_ncp.worker.store.job_files import JobFolder
 from tests.support.api import Api, http_client, planted, refused, submit, upload
 
 

@@ -1,6 +1,6 @@
 """Record a small data folder, for the tests that a later release still reads it.
 
-    python -m tests.contracts.record tests/contracts/recorded/LAYOUT.tar.gz
+python -m tests.contracts.record tests/contracts/recorded/LAYOUT.tar.gz
 """
 
 import hashlib

@@ -21,8 +21,8 @@ from sparse_ncp.worker.operations.tensors import TensorOperations
 from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.store.files import remove
 from sparse_ncp.worker.store.local import LocalStore
-from sparse_ncp.worker.store.protocol import OpenFile
 from sparse_ncp.worker.store.results import open_result, write_factors
+from sparse_ncp.worker.store.store import OpenFile
 from tests.support.jobs import npy, put, random_tensor, row, same_bits
 
 
@@ -307,7 +307,7 @@ def test_factors_that_vanish_under_a_reader_are_looked_for_again(
             folder.drop_checkpoints(keep=names[1])
         return open_result(path, name)
 
-    monkeypatch.setattr("sparse_ncp.worker.store.job_folder.open_result", late)
+    monkeypatch.setattr("sparse_ncp.worker.store.job_files.open_result", late)
     with folder.open_factors("A1.npy").file as file:
         assert np.array_equal(np.load(file), second.factors[0])
 
@@ -324,7 +324,7 @@ def test_a_reader_that_comes_late_leaves_nothing_in_a_job_that_has_ended(
         folder.tidy()
         write_factors(path, state, source=source)
 
-    monkeypatch.setattr("sparse_ncp.worker.store.job_folder.write_factors", slowly)
+    monkeypatch.setattr("sparse_ncp.worker.store.job_files.write_factors", slowly)
     assert same_bits(folder.factors(), list(last.factors))
     assert [path.name for path in (store.root / "jobs" / "j").iterdir()] == ["factors-1"]
 
@@ -337,7 +337,7 @@ def test_a_reader_does_not_bring_back_a_deleted_job(store: LocalStore, monkeypat
         store.remove_job("j")
         write_factors(path, state, source=source)
 
-    monkeypatch.setattr("sparse_ncp.worker.store.job_folder.write_factors", late)
+    monkeypatch.setattr("sparse_ncp.worker.store.job_files.write_factors", late)
     with pytest.raises(NoFactorsYet):
         folder.factors()
     assert files_in(store) == []

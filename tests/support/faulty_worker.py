@@ -16,7 +16,7 @@ from sparse_ncp.worker.errors import StoreUnavailable
 from sparse_ncp.worker.execution import attempt, run_job
 from sparse_ncp.worker.execution.celery_worker import run_worker
 from sparse_ncp.worker.store.local import open_store
-from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.store.store import Store
 
 # The file that a pensive, thorough or homeless worker waits for, in the data folder.
 GO = "go"

@@ -18,8 +18,8 @@ from sparse_ncp.worker.errors import StoreFull, StoreUnavailable, Unavailable
 from sparse_ncp.worker.execution.heartbeat import Heartbeat
 from sparse_ncp.worker.execution.progress import ProgressPublisher
 from sparse_ncp.worker.records.claims import ClaimRecords
-from sparse_ncp.worker.store.files import is_away
-from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.store.files import is_storage_failure
+from sparse_ncp.worker.store.store import Store
 from sparse_ncp.worker.study_contract import Measures
 
 Answer = TypeVar("Answer")
@@ -73,7 +73,7 @@ class Attempt:
                 ends = self._heartbeat.cancel_requested and not self._heartbeat.lost
                 return self._end_unprepared() if ends else None
         except OSError as error:
-            if not isinstance(error, StoreFull) and not is_away(error):
+            if not isinstance(error, StoreFull) and not is_storage_failure(error):
                 raise
             log.warning("job %s: goes back to the queue: %s", self._claim.job_id, error)
             return None

@@ -20,7 +20,7 @@ from sparse_ncp.worker.execution.run_job import run_job
 from sparse_ncp.worker.logs import LogContext, bind_process_context
 from sparse_ncp.worker.processes import die_with_parent
 from sparse_ncp.worker.records.claims import LeaseStatus
-from sparse_ncp.worker.store.files import is_away
+from sparse_ncp.worker.store.files import is_storage_failure
 
 # What the threads of a job map for themselves: a stack each, and the work space of its BLAS.
 BYTES_PER_THREAD = 96 << 20
@@ -150,7 +150,7 @@ def _child_main(claim: Claim, configuration: Configuration, parent: int) -> None
         (run_job if claim.batch is None else run_batch)(claim, configuration)
         code = 0
     except OSError as error:
-        away = isinstance(error, (Unavailable, StoreFull)) or is_away(error)
+        away = isinstance(error, (Unavailable, StoreFull)) or is_storage_failure(error)
         code = os.EX_TEMPFAIL if away else 1
         log.exception("the job's process failed")
     except BaseException:

@@ -27,9 +27,9 @@ from sparse_ncp.worker.execution.run_job import (
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.records.claims import ClaimRecords, EndedRun, ExecutionRecords
 from sparse_ncp.worker.records.redis.connection import RedisConnection
-from sparse_ncp.worker.store.files import is_away
+from sparse_ncp.worker.store.files import is_storage_failure
 from sparse_ncp.worker.store.local import open_store
-from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.store.store import Store
 
 Answer = TypeVar("Answer")
 # The first runs tell how long one takes; then so many are claimed that they take about this time. So long others wait.
@@ -198,7 +198,7 @@ class Batch:
         try:
             self._end(ended)
         except OSError as error:
-            if not isinstance(error, StoreFull) and not is_away(error):
+            if not isinstance(error, StoreFull) and not is_storage_failure(error):
                 raise
             log.warning("%d runs go back to the queue: %s", len(ended), error)
         for claim in [*self._held]:

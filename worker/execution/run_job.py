@@ -20,7 +20,7 @@ from sparse_ncp.worker.execution.progress import ProgressPublisher
 from sparse_ncp.worker.execution.study_tasks import ChoiceAttempt, ValidationAttempt
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.records.claims import ClaimRecords, ExecutionRecords
-from sparse_ncp.worker.store.files import is_away
+from sparse_ncp.worker.store.files import is_storage_failure
 from sparse_ncp.worker.store.local import open_store
 
 Answer = TypeVar("Answer")
@@ -125,7 +125,7 @@ def _if_the_disk_can(job_id: str, otherwise: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not isinstance(error, StoreFull) and not is_away(error):
+        if not isinstance(error, StoreFull) and not is_storage_failure(error):
             raise
         log.warning("job %s: %s: %s", job_id, otherwise, error)
 

@@ -14,7 +14,7 @@ from sparse_ncp.worker.logs import LogContext, bind_context
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.store.local import open_store
-from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.store.store import Store
 
 log = logging.getLogger("ncp.worker")
 

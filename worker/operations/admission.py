@@ -32,7 +32,7 @@ from sparse_ncp.worker.contract import (
 from sparse_ncp.worker.errors import InvalidJob, NoFactorsYet, NotFound
 from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.records import Records
-from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.store.store import Store
 
 Answer = TypeVar("Answer")
 Problem: TypeAlias = InvalidInput | NotFound | NoFactorsYet

@@ -15,7 +15,7 @@ from sparse_ncp.worker.operations.tensors import TensorOperations
 from sparse_ncp.worker.records.expired import Expired
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.local import open_store
-from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.store.store import Store
 
 DAY_SECONDS = 86_400.0
 # An attempt that lost its claim may write files of a deleted job for a while; its parent kills it long before this.

@@ -17,7 +17,7 @@ from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.events import START, parse_event_id
 from sparse_ncp.worker.records.jobs import Submission, Submitted
 from sparse_ncp.worker.records.records import Records
-from sparse_ncp.worker.store.protocol import JobFiles, OpenFile, Store
+from sparse_ncp.worker.store.store import JobFiles, OpenFile, Store
 
 Answer = TypeVar("Answer")
 # Iterations read at once: a few milliseconds for Redis and for whoever else uses this process.

@@ -11,7 +11,7 @@ from sparse_ncp.worker.errors import JobNotFinished, NoDiagnostics, NoFactorsYet
 from sparse_ncp.worker.operations.slices import Cut, Slice
 from sparse_ncp.worker.owner_limits import FrozenModel
 from sparse_ncp.worker.records.records import Records
-from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.store.store import Store
 
 
 class ModelSlice(FrozenModel):

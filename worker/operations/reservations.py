@@ -9,7 +9,7 @@ from sparse_ncp.worker.errors import StoreFull, Unavailable
 from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.records.uploads import EXPIRY_SECONDS
-from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.store.store import Store
 
 # How much more than it needs now an upload of unknown length reserves, and after how much of it the others learn what
 # was written: a quarter of the upload, within these bounds.

@@ -16,7 +16,7 @@ from sparse_ncp.worker.records.events import START
 from sparse_ncp.worker.records.jobs import limited
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.records.studies import PlannedRun
-from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.store.store import Store
 from sparse_ncp.worker.study_contract import ChooseRequest, CompareFields, Study, StudyRequest
 
 # Entries of a tensor times components, up to which a run takes less than the start of a process or little more.

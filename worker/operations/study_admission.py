@@ -13,7 +13,7 @@ from sparse_ncp.worker.errors import InvalidJob, NotFound
 from sparse_ncp.worker.operations.admission import Inputs, check_job, counted, limit_problems
 from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.records import Records
-from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.store.store import Store
 from sparse_ncp.worker.study_contract import LISTS, ChooseRequest, CompareFields, ReferenceFactor, StudyRequest
 
 # Without a limit on runs this is one.

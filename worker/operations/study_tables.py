@@ -15,7 +15,7 @@ from sparse_ncp.worker.contract import TERMINAL, Axes
 from sparse_ncp.worker.errors import NoFactorsYet, NotFound, NothingYet
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.records.studies import RunRecord
-from sparse_ncp.worker.store.protocol import Store
+from sparse_ncp.worker.store.store import Store
 from sparse_ncp.worker.study_contract import HalvesFound, HoldoutFound, Study, StudyRank, StudyRow, StudyTable
 
 if TYPE_CHECKING:

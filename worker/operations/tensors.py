@@ -15,7 +15,7 @@ from sparse_ncp.worker.operations.slices import Cut, Slice
 from sparse_ncp.worker.operations.summaries import summarize
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.records import Records
-from sparse_ncp.worker.store.protocol import OpenFile, Store, Upload
+from sparse_ncp.worker.store.store import OpenFile, Store, Upload
 
 # Values of a slice that comes alone: 512 × 512 for a heat map.
 LARGEST_SLICE = 1 << 18

@@ -24,33 +24,33 @@ SYNC_FILE_RANGE_WRITE = 2
 WRITERS = 10
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # Of a disk that fails, is mounted read-only, or lies on a machine that does not answer.
-AWAY = {
+IO_ERRNOS = {
     errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ETIMEDOUT,
     errno.EHOSTDOWN, errno.EREMOTEIO, errno.EUCLEAN, errno.ENOMEDIUM,
 }  # fmt: skip
 
 
-def is_away(error: OSError) -> bool:
+def is_storage_failure(error: OSError) -> bool:
     """Whether the disk failed, and not what was asked of it."""
-    return isinstance(error, StoreUnavailable) or error.errno in AWAY
+    return isinstance(error, StoreUnavailable) or error.errno in IO_ERRNOS
 
 
 @contextmanager
-def translate_disk_errors() -> Iterator[None]:
+def translate_storage_errors() -> Iterator[None]:
     """StoreFull or StoreUnavailable where the disk failed, and not what was asked of it."""
     try:
         yield
     except OSError as error:
         if error.errno in FULL:
             raise StoreFull(error.errno, "the disk has no room left") from error
-        if is_away(error):
+        if is_storage_failure(error):
             raise StoreUnavailable(error.errno, f"the disk cannot be used: {os.strerror(error.errno or 0)}") from error
         raise
 
 
 def private_folder(path: Path) -> Path:
     """The folder, made if it is missing, with its parents."""
-    with translate_disk_errors():
+    with translate_storage_errors():
         path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
     return path
 
@@ -135,7 +135,7 @@ def atomic_write(path: Path, content: bytes, flush: bool = True) -> None:
 def atomic_writer(path: Path, flush: bool = True) -> Iterator[BinaryIO]:
     """The same for a file that is written in pieces: it is there once the context has ended without an error."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with translate_disk_errors():
+    with translate_storage_errors():
         try:
             with os.fdopen(open_private(aside), "wb") as file:
                 yield file
@@ -151,7 +151,7 @@ def atomic_writer(path: Path, flush: bool = True) -> Iterator[BinaryIO]:
 
 def flush_all(folder: Path) -> None:
     """Make durable whatever was written to the file system of a folder."""
-    with translate_disk_errors():
+    with translate_storage_errors():
         system = getattr(_libc(), "syncfs", None)
         if system is None:
             os.sync()
@@ -182,7 +182,7 @@ def _libc() -> ctypes.CDLL:
 def append(path: Path, content: bytes, place: int | None = None) -> None:
     """Add to the end of a file, or from `place` on; durable when this returns. The file is made if it is missing."""
     with (
-        translate_disk_errors(),
+        translate_storage_errors(),
         os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE), "r+b") as file,
     ):
         file.seek(0, 2) if place is None else file.seek(place)
@@ -194,7 +194,7 @@ def append(path: Path, content: bytes, place: int | None = None) -> None:
 
 def temporary_file(folder: Path, content: bytes) -> BinaryIO:
     """A file without a name, open for reading: gone once it is closed."""
-    with translate_disk_errors(), ExitStack() as unless_written:
+    with translate_storage_errors(), ExitStack() as unless_written:
         file = unless_written.enter_context(tempfile.TemporaryFile(dir=folder))
         file.write(content)
         file.seek(0)

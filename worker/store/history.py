@@ -15,7 +15,7 @@ import numpy as np
 
 from sparse_ncp.solvers.runtime import Float64, Phase
 from sparse_ncp.worker.contract import Event, Progress
-from sparse_ncp.worker.store.files import append, atomic_write, atomic_writer, translate_disk_errors
+from sparse_ncp.worker.store.files import append, atomic_write, atomic_writer, translate_storage_errors
 
 TABLE, CHANGES = "history.npy", "changes.json"
 # Of the table: objective, relative error, seconds, phase, start. Iterations need no column, nor does the fit.
@@ -94,7 +94,7 @@ def _collected_changes(folder: Path) -> list[Event]:
 def read_history(folder: Path, after: int, count: int | None) -> list[Progress]:
     """Read at most `count` iterations after `after`."""
     try:
-        with translate_disk_errors():
+        with translate_storage_errors():
             table = np.load(folder / TABLE, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         return []

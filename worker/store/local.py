@@ -25,12 +25,12 @@ from sparse_ncp.worker.store.files import (
     remove,
     sha256_of,
     size_of,
-    translate_disk_errors,
+    translate_storage_errors,
 )
 from sparse_ncp.worker.store.history import COLLECTED
-from sparse_ncp.worker.store.job_folder import JobFolder
+from sparse_ncp.worker.store.job_files import JobFolder
 from sparse_ncp.worker.store.npy_validation import open_array
-from sparse_ncp.worker.store.protocol import IsUnused, OpenFile, Store, StoredItem
+from sparse_ncp.worker.store.store import IsUnused, OpenFile, Store, StoredItem
 from sparse_ncp.worker.store.uploads import LocalUpload, kept_digest
 from sparse_ncp.worker.store.verification import LEAST_BYTES, FileIdentity, Verified, verify
 
@@ -68,7 +68,7 @@ class LocalStore(Store):
     def open_tensor(self, sha256: str) -> NDArray[Any]:
         """A read-only memory map."""
         path = self.tensor_path(sha256)
-        with translate_disk_errors():
+        with translate_storage_errors():
             if not path.is_file():
                 raise NotFound("tensor content", sha256)
             return open_array(path)
@@ -100,7 +100,7 @@ class LocalStore(Store):
     def verify_tensor(self, sha256: str, threads: int | None = None, tell: Tell = lambda share: None) -> Scan | None:
         """Compare the bytes with their digest: a disk may spoil them, or a person. An unchanged file is read once."""
         path = self.tensor_path(sha256)
-        with translate_disk_errors():
+        with translate_storage_errors():
             if not path.is_file():
                 return None
             file = FileIdentity.of(path)
@@ -212,7 +212,7 @@ class LocalStore(Store):
 
     def check_writable(self) -> None:
         """StoreFull or StoreUnavailable if a file cannot be written. Tried, not guessed."""
-        with translate_disk_errors(), tempfile.TemporaryFile(dir=self.root) as file:
+        with translate_storage_errors(), tempfile.TemporaryFile(dir=self.root) as file:
             file.write(b"ready")
 
     def stored_bytes(self) -> dict[str, int]:

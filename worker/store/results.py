@@ -22,9 +22,9 @@ from sparse_ncp.worker.store.files import (
     fsync_folder,
     remove,
     temporary_file,
-    translate_disk_errors,
+    translate_storage_errors,
 )
-from sparse_ncp.worker.store.protocol import OpenFile
+from sparse_ncp.worker.store.store import OpenFile
 
 ALL, MANIFEST = "factors.npz", "manifest.json"
 # In the manifest of a compact result, in place of the files that are made on request.
@@ -38,7 +38,7 @@ def write_factors(
 
     A compact one has the `.npz` alone, not flushed: the other files are made of it when they are asked for.
     """
-    with translate_disk_errors():
+    with translate_storage_errors():
         aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
         aside.mkdir(PRIVATE_FOLDER)  # not its parents: a job that was deleted meanwhile stays deleted
         try:

@@ -15,10 +15,10 @@ from sparse_ncp.worker.store.files import (
     open_private,
     private_file,
     start_writing_back,
-    translate_disk_errors,
+    translate_storage_errors,
 )
 from sparse_ncp.worker.store.npy_validation import Facts, inspect, read_header
-from sparse_ncp.worker.store.protocol import IsUnused, Upload
+from sparse_ncp.worker.store.store import IsUnused, Upload
 from sparse_ncp.worker.store.verification import FileIdentity, Verified
 
 # A smaller chunk is hashed sooner than a thread is woken.
@@ -54,7 +54,7 @@ class LocalUpload(Upload):
         self.nbytes = 0
 
     def __enter__(self) -> "LocalUpload":
-        with translate_disk_errors():
+        with translate_storage_errors():
             self._file = self._open.enter_context(os.fdopen(open_private(self._path), "wb", buffering=0))
         self._open.enter_context(locked(self._path))
         self._open.enter_context(self._hasher)
@@ -64,7 +64,7 @@ class LocalUpload(Upload):
         """Write and hash it, side by side; what was written before is on its way to the disk meanwhile."""
         hashed = self._hasher.submit(self._digest.update, chunk) if len(chunk) >= LARGE_CHUNK else None
         try:
-            with translate_disk_errors():
+            with translate_storage_errors():
                 view = memoryview(chunk)
                 while view:
                     view = view[self._file.write(view[:WRITE_BYTES]) :]
@@ -87,7 +87,7 @@ class LocalUpload(Upload):
         if expected_sha256 is not None and expected_sha256.lower() != sha256:
             raise BadTensor("Repr-Digest", f"does not match: the body's SHA-256 is {sha256}", "upload it again")
         read_header(self._path)  # what is not a tensor at all is refused before anything is flushed
-        with translate_disk_errors(), ThreadPoolExecutor(1) as thread:
+        with translate_storage_errors(), ThreadPoolExecutor(1) as thread:
             flushed = thread.submit(os.fsync, self._file.fileno())  # while the entries are read
             facts, found = inspect(self._path, threads)
             flushed.result()
@@ -115,7 +115,7 @@ class LocalUpload(Upload):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._keeping, self._open, translate_disk_errors():
+        with self._keeping, self._open, translate_storage_errors():
             self._path.unlink(missing_ok=True)
             if kind is None:  # else the record was not added: cleanup finds out whether the bytes are needed
                 self._remove_marker()

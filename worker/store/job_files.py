@@ -24,8 +24,8 @@ from sparse_ncp.worker.store.files import (
     size_of,
     temporary_file,
 )
-from sparse_ncp.worker.store.protocol import JobFiles, OpenFile
 from sparse_ncp.worker.store.results import ALL, open_result, write_factors
+from sparse_ncp.worker.store.store import JobFiles, OpenFile
 
 # Checkpoints kept besides the last: a disk may spoil a file after it was written.
 SPARE_CHECKPOINTS = 1
