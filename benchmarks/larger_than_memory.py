@@ -33,8 +33,8 @@ from sparse_ncp.solvers import Settings, diagnose, sweeps
 from sparse_ncp.solvers.bcd.starts.initial import nndsvd
 from sparse_ncp.solvers.tensor.compressed import compress
 from sparse_ncp.solvers.tensor.dense import Positive, Tensor
+from sparse_ncp.solvers.tensor.gemm import out_of_core
 from sparse_ncp.solvers.tensor.scan import scan
-from sparse_ncp.solvers.tensor.thin import file_entries
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 
 RANK = 10
@@ -86,7 +86,7 @@ def measure(path: Path, group: Path | None, count: int, starts: bool, answer: An
     if group is not None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
     else:
-        file_entries.memory_bytes = lambda: 1
+        out_of_core.memory_bytes = lambda: 1
     for found in _passes(path, count, starts):
         answer.send(found)
 
@@ -108,7 +108,7 @@ def _passes(path: Path, count: int, starts: bool) -> Iterator[Pass]:
 
     yield copied()
     with Threads() as pool, single_threaded_blas():
-        yield timed("scan", lambda: scan(tensor, pool, in_turn=file_entries.stretches))
+        yield timed("scan", lambda: scan(tensor, pool, in_turn=out_of_core.stretches))
     asked = Settings(rank=RANK, method="hals", stop={"tolerance": 0.0, "max_iterations": count + 1}, diagnose=False)
     states = sweeps(tensor, asked)
     *_, state = islice(states, 1)

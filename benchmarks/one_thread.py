@@ -20,9 +20,9 @@ from tqdm import tqdm
 from benchmarks.report import markdown
 from benchmarks.tensors import BY_NAME, Case
 from sparse_ncp.solvers import METHODS, Settings, State, sweeps
-from sparse_ncp.solvers.tensor.contraction import Blocks, Split
+from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Split
+from sparse_ncp.solvers.tensor.gemm.skinny import products_with
 from sparse_ncp.solvers.tensor.products import Float64
-from sparse_ncp.solvers.tensor.thin.products import products_with
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 
 RANKS = (8, 10, 20, 40, 64)

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.metrics import DEAD_SHARE, unit_columns, weights
-from sparse_ncp.solvers.tensor.contraction import split_point
 from sparse_ncp.solvers.tensor.dense import GROUPS, TILE
+from sparse_ncp.solvers.tensor.gemm.blocks import split_point
+from sparse_ncp.solvers.tensor.gemm.out_of_core import MatrixTile, matrix_tiles, stretches
 from sparse_ncp.solvers.tensor.products import Array, Float64, KhatriRao, gram, hadamard
 from sparse_ncp.solvers.tensor.scan import Booleans, Box, boxes_in_turn
-from sparse_ncp.solvers.tensor.thin.file_entries import MatrixTile, matrix_tiles, stretches
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas, slabs
 from sparse_ncp.solvers.tensor.validation import check_mask, check_shape_and_dtype
 

@@ -12,12 +12,12 @@ from sparse_ncp.solvers.bcd.starts.trials import finalists
 from sparse_ncp.solvers.diagnostics import LARGEST_CORE
 from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.tensor.compressed import sketch_bytes
-from sparse_ncp.solvers.tensor.contraction import best_split, block_sizes, split_point
 from sparse_ncp.solvers.tensor.dense import GROUPS, MANY_ENTRIES, SINGLE_BYTES, TILE
+from sparse_ncp.solvers.tensor.gemm.blocks import best_split, block_sizes, split_point
+from sparse_ncp.solvers.tensor.gemm.out_of_core import READ_BYTES, READERS, SLAB_BYTES, FileEntries
 from sparse_ncp.solvers.tensor.missing.masked import TILE as MASKED_TILE
 from sparse_ncp.solvers.tensor.missing.pattern import LONGEST_LIST
 from sparse_ncp.solvers.tensor.products import HELD
-from sparse_ncp.solvers.tensor.thin.file_entries import READ_BYTES, READERS, SLAB_BYTES, FileEntries
 from sparse_ncp.solvers.tensor.threads import available_cores
 from sparse_ncp.solvers.tensor.validation import check_mask, check_shape_and_dtype, is_copied, working_precision
 

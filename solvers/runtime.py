@@ -44,9 +44,9 @@ if TYPE_CHECKING:
         Whole,
         move_defaults,
     )
+    from sparse_ncp.solvers.tensor.gemm.out_of_core import stretches
     from sparse_ncp.solvers.tensor.products import Array, Float64, khatri_rao
     from sparse_ncp.solvers.tensor.scan import CHUNK, STRETCH, Booleans, Occurrence, Scan, Tell, boxes, scan
-    from sparse_ncp.solvers.tensor.thin.file_entries import stretches
     from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
     from sparse_ncp.solvers.tensor.validation import MAX_ORDER, MIN_ORDER, check_mask, check_norm, working_precision
 
@@ -112,7 +112,7 @@ _MODULES = {
     ),
     "tensor.products": ("Array", "Float64", "khatri_rao"),
     "tensor.scan": ("CHUNK", "STRETCH", "Booleans", "Occurrence", "Scan", "Tell", "boxes", "scan"),
-    "tensor.thin.file_entries": ("stretches",),
+    "tensor.gemm.out_of_core": ("stretches",),
     "tensor.threads": ("Threads", "single_threaded_blas"),
     "tensor.validation": ("MAX_ORDER", "MIN_ORDER", "check_mask", "check_norm", "working_precision"),
 }

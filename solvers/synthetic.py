@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparse_ncp.solvers.tensor.contraction import split_point
+from sparse_ncp.solvers.tensor.gemm.blocks import split_point
 from sparse_ncp.solvers.tensor.products import Float64, khatri_rao
 from sparse_ncp.solvers.tensor.threads import single_threaded_blas
 

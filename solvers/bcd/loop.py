@@ -217,8 +217,8 @@ def _weights(
 
 def _compile(X: Tensor, problem: Problem, pool: Threads) -> None:
     """Update a 1 × 1 factor of the first and of the last mode, so that the clock never counts a compiler."""
-    from sparse_ncp.solvers.kernels.columns import rows_by_column  # puts components back; numba, see methods/hals.py
-    from sparse_ncp.solvers.kernels.factors import load
+    from sparse_ncp.solvers.kernels.elementwise import load
+    from sparse_ncp.solvers.kernels.hals import rows_by_column  # puts components back; numba, see methods/hals.py
 
     for dtype in (np.dtype(np.float64), np.dtype(np.float32)):
         load(dtype)

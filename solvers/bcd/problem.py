@@ -102,7 +102,7 @@ class Problem:
 
     def penalty_per_component(self, factors: Sequence[Array]) -> Float64:
         """Σ αₙ/2 ‖a‖² + Σ βₙ ‖a‖₁ over the modes, for every component; of the plain l1 penalty."""
-        from sparse_ncp.solvers.kernels.factors import squares_and_sums  # numba, see methods/hals.py
+        from sparse_ncp.solvers.kernels.elementwise import squares_and_sums  # numba, see methods/hals.py
 
         total = np.zeros(factors[0].shape[1])
         for A, alpha, beta in zip(factors, self.alpha, self.beta, strict=True):

@@ -33,7 +33,7 @@ def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
     alpha, beta = (np.array([weights[mode] for mode in problem.free]) for weights in (problem.alpha, problem.beta))
     if not (alpha + beta).all():  # all scale would move to the mode without a penalty, without end
         return scales
-    from sparse_ncp.solvers.kernels.factors import balance  # numba, see methods/hals.py
+    from sparse_ncp.solvers.kernels.elementwise import balance  # numba, see methods/hals.py
 
     squares, sums = np.stack([_squares_and_sums(A) for A in factors], axis=1)
     alive = (squares > VANISHED).all(axis=0)
@@ -52,7 +52,7 @@ def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
 
 def _squares_and_sums(A: Array) -> Float64:
     """Sums of squares and sums of the columns, 2 × R. A single column is added up in pairs, by numpy."""
-    from sparse_ncp.solvers.kernels.factors import squares_and_sums  # numba, see methods/hals.py
+    from sparse_ncp.solvers.kernels.elementwise import squares_and_sums  # numba, see methods/hals.py
 
     if A.shape[1] > 1:
         return squares_and_sums(np.ascontiguousarray(A))
@@ -94,7 +94,7 @@ def rescaled(factors: Sequence[Array], memory: Sequence[Memory], scales: Float64
 
 def column_sizes(A: Array) -> Float64:
     """An upper bound of every column's norm: found without a square that might overflow. Zero for a zero column."""
-    from sparse_ncp.solvers.kernels.factors import largest_entries  # numba, see methods/hals.py
+    from sparse_ncp.solvers.kernels.elementwise import largest_entries  # numba, see methods/hals.py
 
     return largest_entries(np.ascontiguousarray(A)) * math.sqrt(len(A))
 
@@ -119,7 +119,7 @@ def _product(sizes: Sequence[Float64]) -> float:
 
 def _equal_scales(factors: Sequence[Array]) -> Float64:
     """N × R scales that give every component the same norm in all modes: without a penalty any scale is as good."""
-    from sparse_ncp.solvers.kernels.factors import balance
+    from sparse_ncp.solvers.kernels.elementwise import balance
 
     squares = np.array([np.square(A.astype(np.float64, copy=False)).sum(axis=0) for A in factors])
     scales = np.ones_like(squares)

@@ -123,7 +123,7 @@ def _extrapolated(problem: Problem, state: State) -> tuple[Array, ...] | None:
 
 
 def _carried_on(A: Array, before: Array, weight: float) -> Array:
-    from sparse_ncp.solvers.kernels.factors import carry_on  # numba, see methods/hals.py
+    from sparse_ncp.solvers.kernels.elementwise import carry_on  # numba, see methods/hals.py
 
     beyond = np.empty(A.shape, A.dtype)
     carry_on(np.ascontiguousarray(A), np.ascontiguousarray(before), A.dtype.type(weight), beyond)

@@ -14,7 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.kernels.vectors import (
+from sparse_ncp.solvers.kernels.simd import (
     I64,
     LANES,
     LINE,
@@ -25,7 +25,7 @@ from sparse_ncp.solvers.kernels.vectors import (
     item,
     spread,
 )
-from sparse_ncp.solvers.tensor.compiled import compiled, inlined
+from sparse_ncp.solvers.tensor.jit import compiled, inlined
 from sparse_ncp.solvers.tensor.products import Float64
 
 EPS = 2.0**-52

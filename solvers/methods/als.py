@@ -3,7 +3,7 @@
 import numpy as np
 
 from sparse_ncp.solvers.block import Block, Memory
-from sparse_ncp.solvers.kernels.definite import SINGULAR, SINGULAR_FLOAT32, make_definite
+from sparse_ncp.solvers.kernels.regularise import SINGULAR, SINGULAR_FLOAT32, make_definite
 from sparse_ncp.solvers.tensor.products import Float64
 
 # A component of a smaller share of the largest one is rounding: what the cut was meant to make zero.

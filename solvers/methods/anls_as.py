@@ -1,7 +1,7 @@
 """Alternating nonnegative least squares by active sets (the paper's Algorithm 5 with NNLS_AS)."""
 
 from sparse_ncp.solvers.block import Block, Memory
-from sparse_ncp.solvers.kernels.definite import make_definite
+from sparse_ncp.solvers.kernels.regularise import make_definite
 from sparse_ncp.solvers.tensor.products import Float64
 
 

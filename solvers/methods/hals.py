@@ -1,7 +1,7 @@
 """Hierarchical alternating least squares (the paper's Algorithm 3)."""
 
 from sparse_ncp.solvers.block import Block, Memory
-from sparse_ncp.solvers.kernels.rows import update_rows
+from sparse_ncp.solvers.kernels.parallel_rows import update_rows
 from sparse_ncp.solvers.tensor.products import Float64
 
 # A column below this share of the numbers that it is the difference of is their rounding. A component that is zero in
@@ -16,7 +16,7 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     of O over the unit sphere, so O falls from the first sweep's value on.
     """
     # Numba takes half a second and 100 MB to load: only a process that solves should pay for it.
-    from sparse_ncp.solvers.kernels.columns import normalised_columns, rows_by_column
+    from sparse_ncp.solvers.kernels.hals import normalised_columns, rows_by_column
 
     if block.normalise:
         # With a Gram per row, the unit sphere has no such minimiser. What is missing is then filled in by the model:

@@ -12,13 +12,13 @@ from weakref import ReferenceType, ref
 
 import numpy as np
 
-from sparse_ncp.solvers.tensor.contraction import Blocks, Place, Split, lengths_of
 from sparse_ncp.solvers.tensor.dense import Positive, Tensor
-from sparse_ncp.solvers.tensor.missing.observed import products_over_observed
+from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Place, Split, lengths_of
+from sparse_ncp.solvers.tensor.gemm.skinny import Products, Side
+from sparse_ncp.solvers.tensor.missing.gemm import products_over_observed
 from sparse_ncp.solvers.tensor.products import Array, Float64, aligned_empty, padded
 from sparse_ncp.solvers.tensor.protocol import Modes, Partial
 from sparse_ncp.solvers.tensor.scan import Tell
-from sparse_ncp.solvers.tensor.thin.products import Products, Side
 from sparse_ncp.solvers.tensor.threads import Threads, slabs
 
 # Vectors kept per mode beyond the rank, and subspace iterations: a random sketch alone was too coarse.

@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparse_ncp.solvers.tensor.contraction import Blocks, Place, Slab, Split, best_split, shifted, split_point
+from sparse_ncp.solvers.tensor.dimension_tree import DimensionTree
+from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Place, Slab, Split, best_split, shifted, split_point
+from sparse_ncp.solvers.tensor.gemm.out_of_core import FileEntries, MatrixTile, matrix_tiles, slab_entries
+from sparse_ncp.solvers.tensor.missing.gemm import products_over_observed
 from sparse_ncp.solvers.tensor.missing.grams import Complete, RowGrams
 from sparse_ncp.solvers.tensor.missing.masked import Mask, MaskedBlocks
-from sparse_ncp.solvers.tensor.missing.observed import products_over_observed
 from sparse_ncp.solvers.tensor.products import Array, Float64, KhatriRao, padded
 from sparse_ncp.solvers.tensor.protocol import Modes, Observed
 from sparse_ncp.solvers.tensor.scan import Tell
-from sparse_ncp.solvers.tensor.thin.file_entries import FileEntries, MatrixTile, matrix_tiles, slab_entries
 from sparse_ncp.solvers.tensor.threads import Threads, slabs
-from sparse_ncp.solvers.tensor.tree import DimensionTree
 
 # Entries of one tile of the streamed residual: its temporaries stay in the second-level cache.
 TILE = 1 << 16

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.tensor.dense import Gaps, Positive, Tensor
+from sparse_ncp.solvers.tensor.gemm.out_of_core import stretches
 from sparse_ncp.solvers.tensor.missing.grams import RowGrams
 from sparse_ncp.solvers.tensor.missing.masked import Mask
 from sparse_ncp.solvers.tensor.missing.pattern import find_pattern
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.scan import Booleans, Scan, Tell, scan
-from sparse_ncp.solvers.tensor.thin.file_entries import stretches
 from sparse_ncp.solvers.tensor.threads import Threads
 
 Precision: TypeAlias = Literal["float64", "float32"]

@@ -22,7 +22,7 @@ from sparse_ncp.solvers.bcd.problem import Problem
 from sparse_ncp.solvers.bcd.scaling import best_scales
 from sparse_ncp.solvers.bcd.starts.initial import nonnegative_normal
 from sparse_ncp.solvers.bcd.weights import beta_for
-from sparse_ncp.solvers.kernels.rows import update_rows
+from sparse_ncp.solvers.kernels.parallel_rows import update_rows
 from sparse_ncp.solvers.metrics import DEAD_SHARE, weights
 from sparse_ncp.solvers.tensor.products import Array, Float64, times_rows
 from sparse_ncp.solvers.tensor.protocol import TensorLike
@@ -132,7 +132,7 @@ def _hals_pass(
 
     Where entries are missing, the Grams of each row take the place of both products.
     """
-    from sparse_ncp.solvers.kernels.columns import rows_by_column  # numba, see methods/hals.py
+    from sparse_ncp.solvers.kernels.hals import rows_by_column  # numba, see methods/hals.py
 
     D = list(before)
     working = [A.astype(X.dtype, copy=False) for A in D]

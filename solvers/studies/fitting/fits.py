@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from sparse_ncp.solvers.bcd.starts.initial import nonnegative_normal
 from sparse_ncp.solvers.metrics import weights
 from sparse_ncp.solvers.studies.noise import Clipped, Counts, Noise, NoiseKind
-from sparse_ncp.solvers.tensor.contraction import split_point
 from sparse_ncp.solvers.tensor.dense import Positive, Tensor
+from sparse_ncp.solvers.tensor.gemm.blocks import split_point
 from sparse_ncp.solvers.tensor.products import Float64, gram, hadamard, khatri_rao
 from sparse_ncp.solvers.tensor.protocol import Modes
 from sparse_ncp.solvers.tensor.threads import Threads
@@ -125,7 +125,7 @@ def descend(data: Data, factors: Factors, sweeps: int, tolerance: float, noise: 
 
 def _sweep(X: Tensor | Unfoldings, start: Sequence[Float64]) -> tuple[list[Float64], float]:
     """Every mode in turn by HALS, and the squared error that is left."""
-    from sparse_ncp.solvers.kernels.columns import rows_by_column  # numba takes half a second to load
+    from sparse_ncp.solvers.kernels.hals import rows_by_column  # numba takes half a second to load
 
     factors, grams = list(start), [gram(A) for A in start]
     for mode, M in _products(X, factors):

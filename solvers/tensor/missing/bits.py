@@ -5,11 +5,11 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.contraction import SMALL, Split, cuts, whole_of
+from sparse_ncp.solvers.tensor.gemm.blocks import SMALL, Split, cuts, whole_of
+from sparse_ncp.solvers.tensor.gemm.out_of_core import FileEntries, slabs_in_turn
+from sparse_ncp.solvers.tensor.gemm.skinny import FEW_ROWS, SECTIONS, InDoublePrecision, total
 from sparse_ncp.solvers.tensor.missing.masked import Mask, MaskedBlocks
 from sparse_ncp.solvers.tensor.products import Array
-from sparse_ncp.solvers.tensor.thin.file_entries import FileEntries, slabs_in_turn
-from sparse_ncp.solvers.tensor.thin.products import FEW_ROWS, SECTIONS, InDoublePrecision, total
 from sparse_ncp.solvers.tensor.threads import Threads, slabs
 
 # Rows and columns that are packed at a time: a multiple of 8.

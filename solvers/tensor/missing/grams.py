@@ -13,16 +13,16 @@ from weakref import ReferenceType, ref
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.contraction import Blocks, best_split
+from sparse_ncp.solvers.tensor.dimension_tree import DimensionTree
+from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, best_split
+from sparse_ncp.solvers.tensor.gemm.skinny import products_with
 from sparse_ncp.solvers.tensor.missing.bits import BitProducts
 from sparse_ncp.solvers.tensor.missing.masked import Mask
 from sparse_ncp.solvers.tensor.missing.pattern import Pattern
 from sparse_ncp.solvers.tensor.products import Array, Float64, gram, hadamard
 from sparse_ncp.solvers.tensor.protocol import Gram, Modes, Partial
 from sparse_ncp.solvers.tensor.scan import boxes
-from sparse_ncp.solvers.tensor.thin.products import products_with
 from sparse_ncp.solvers.tensor.threads import Threads, slabs
-from sparse_ncp.solvers.tensor.tree import DimensionTree
 
 # A difference that leaves less than this share has lost too many digits: the row's entries are then summed directly.
 CANCELLED = 1e-3

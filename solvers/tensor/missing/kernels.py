@@ -9,7 +9,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.compiled import compiled
+from sparse_ncp.solvers.tensor.jit import compiled
 from sparse_ncp.solvers.tensor.products import Array, Float64
 
 # Columns of a table of sums, and rows of bits that it serves: enough for it to pay, and both in the first-level cache.

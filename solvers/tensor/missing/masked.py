@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.contraction import Blocks, Place, Slab, Split, block_sizes, corner, cuts
+from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Place, Slab, Split, block_sizes, corner, cuts
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.scan import Booleans, Box, part_of
 

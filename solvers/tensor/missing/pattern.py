@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparse_ncp.solvers.tensor.gemm.out_of_core import stretches
 from sparse_ncp.solvers.tensor.missing.masked import Mask
 from sparse_ncp.solvers.tensor.protocol import Modes
 from sparse_ncp.solvers.tensor.scan import Booleans, Box, boxes_in_turn
-from sparse_ncp.solvers.tensor.thin.file_entries import stretches
 from sparse_ncp.solvers.tensor.threads import Threads, slabs
 
 # The list takes eight bytes per entry and mode, so it may have this share of the entries at most.

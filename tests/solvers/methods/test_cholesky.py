@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparse_ncp.solvers.kernels.cholesky import factorised, solve_rows
-from sparse_ncp.solvers.kernels.definite import make_definite
+from sparse_ncp.solvers.kernels.regularise import make_definite
 from sparse_ncp.solvers.tensor.products import Float64
 from sparse_ncp.solvers.tensor.threads import Threads
 

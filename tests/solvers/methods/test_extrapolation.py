@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from sparse_ncp.solvers import Settings, State, sweeps, synthetic
+from sparse_ncp.solvers.tensor.gemm.skinny import ThinProducts
 from sparse_ncp.solvers.tensor.products import Array
-from sparse_ncp.solvers.tensor.thin.products import ThinProducts
 from sparse_ncp.solvers.tensor.threads import Threads
 from sparse_ncp.solvers.tensor.validation import prepare_tensor
 from tests.solvers.literal import mttkrp

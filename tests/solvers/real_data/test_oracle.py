@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparse_ncp.solvers.tensor import contraction
-from sparse_ncp.solvers.tensor.contraction import Blocks, Matricization, Split, block_sizes
 from sparse_ncp.solvers.tensor.dense import Tensor
+from sparse_ncp.solvers.tensor.gemm import blocks as gemm_blocks
+from sparse_ncp.solvers.tensor.gemm import skinny
+from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Matricization, Split, block_sizes
+from sparse_ncp.solvers.tensor.gemm.skinny import products_with
 from sparse_ncp.solvers.tensor.missing import bits, masked
 from sparse_ncp.solvers.tensor.missing import grams as grams_module
 from sparse_ncp.solvers.tensor.missing import pattern as pattern_module
 from sparse_ncp.solvers.tensor.missing.bits import BitProducts
+from sparse_ncp.solvers.tensor.missing.gemm import products_over_observed
 from sparse_ncp.solvers.tensor.missing.masked import Mask, MaskedBlocks
-from sparse_ncp.solvers.tensor.missing.observed import products_over_observed
 from sparse_ncp.solvers.tensor.products import Array
-from sparse_ncp.solvers.tensor.thin import products
-from sparse_ncp.solvers.tensor.thin.products import products_with
 from sparse_ncp.solvers.tensor.threads import Threads
 from sparse_ncp.solvers.tensor.validation import prepare_tensor
 from tests.solvers.problems import SHAPES, Layout, start
@@ -181,8 +181,8 @@ def test_tiles_of_any_size_give_the_products_of_the_observed_entries(
         patch.setattr(masked, "TILE", tile)
         patch.setattr(masked, "SHORT_ROW", row)
         patch.setattr(masked, "LONG_ROW", row)
-        patch.setattr(contraction, "SMALL", 4)
-        patch.setattr(contraction, "PIECE", 8)
+        patch.setattr(gemm_blocks, "SMALL", 4)
+        patch.setattr(gemm_blocks, "PIECE", 8)
         for threads in (1, 3):
             with Threads(threads) as pool:
                 blocks = MaskedBlocks(Mask(X, given_mask), split)
@@ -218,7 +218,7 @@ def test_products_over_observed_entries_are_those_of_the_tensor_with_zeros_for_a
     before, inner, after = block_sizes(shape, split)
     outcomes = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "SMALL", 4)
+        patch.setattr(skinny, "SMALL", 4)
         patch.setattr(bits, "SMALL", 4)
         patch.setattr(bits, "PACKED", 8)
         patch.setattr(bits, "ROWS", 3)

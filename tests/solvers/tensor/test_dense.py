@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from sparse_ncp.solvers import Settings, estimate_memory, solve, synthetic
 from sparse_ncp.solvers.tensor import products
+from sparse_ncp.solvers.tensor.gemm.skinny import ThinProducts
 from sparse_ncp.solvers.tensor.missing.grams import Complete
 from sparse_ncp.solvers.tensor.products import Array, KhatriRao, gram, khatri_rao
-from sparse_ncp.solvers.tensor.thin.products import ThinProducts
 from sparse_ncp.solvers.tensor.threads import Threads
 from sparse_ncp.solvers.tensor.validation import prepare_tensor
 from tests.solvers.literal import model, mttkrp

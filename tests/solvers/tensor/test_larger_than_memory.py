@@ -14,12 +14,12 @@ from sparse_ncp.solvers import Settings, diagnose, solve, synthetic
 from sparse_ncp.solvers.bcd.starts.initial import SVD_OVERSAMPLES, nndsvd
 from sparse_ncp.solvers.tensor import dense
 from sparse_ncp.solvers.tensor.compressed import compress
-from sparse_ncp.solvers.tensor.contraction import Blocks, Split
 from sparse_ncp.solvers.tensor.dense import Positive, Tensor
+from sparse_ncp.solvers.tensor.gemm import out_of_core
+from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Split
+from sparse_ncp.solvers.tensor.gemm.out_of_core import memory_bytes, stretches
+from sparse_ncp.solvers.tensor.gemm.skinny import products_with
 from sparse_ncp.solvers.tensor.scan import scan
-from sparse_ncp.solvers.tensor.thin import file_entries
-from sparse_ncp.solvers.tensor.thin.file_entries import memory_bytes, stretches
-from sparse_ncp.solvers.tensor.thin.products import products_with
 from sparse_ncp.solvers.tensor.threads import Threads
 from tests.solvers.problems import start
 
@@ -31,17 +31,17 @@ OneOrTheOther = pytest.mark.parametrize("order", ["C", "F"])
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every memory map counts as larger than memory; the bytes that are asked for from files."""
-    read, calls = file_entries._pieces, []
-    monkeypatch.setattr(file_entries, "LEAST_BYTES", 0)
-    monkeypatch.setattr(file_entries, "memory_bytes", lambda: 1)
-    monkeypatch.setattr(file_entries, "SLAB_BYTES", 1 << 15)
-    monkeypatch.setattr(file_entries, "READ_BYTES", 1 << 12)
+    read, calls = out_of_core._pieces, []
+    monkeypatch.setattr(out_of_core, "LEAST_BYTES", 0)
+    monkeypatch.setattr(out_of_core, "memory_bytes", lambda: 1)
+    monkeypatch.setattr(out_of_core, "SLAB_BYTES", 1 << 15)
+    monkeypatch.setattr(out_of_core, "READ_BYTES", 1 << 12)
 
     def counted(offset: int, run: Any) -> Any:
         calls.append(len(run))
         return read(offset, run)
 
-    monkeypatch.setattr(file_entries, "_pieces", counted)
+    monkeypatch.setattr(out_of_core, "_pieces", counted)
     return calls
 
 
@@ -189,8 +189,8 @@ def test_singular_vectors_take_a_few_slabs_and_factors(
 ) -> None:
     """Whatever is between two products of the slowest mode: here XᵀV would take a quarter of the tensor."""
     monkeypatch.setattr(dense, "MANY_ENTRIES", 0)
-    monkeypatch.setattr(file_entries, "SLAB_BYTES", 1 << 18)
-    monkeypatch.setattr(file_entries, "READ_BYTES", 1 << 18)
+    monkeypatch.setattr(out_of_core, "SLAB_BYTES", 1 << 18)
+    monkeypatch.setattr(out_of_core, "READ_BYTES", 1 << 18)
     lengths = (64, 300, 500)
     shape = lengths if order == "C" else lengths[::-1]
     mapped = saved(np.asarray(np.random.default_rng(0).random(shape), np.float32, order=order), tmp_path)
@@ -202,7 +202,7 @@ def test_singular_vectors_take_a_few_slabs_and_factors(
         nndsvd(whole.unfolded, fallbacks, np.random.default_rng(0))
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    slabs, basis = 6 * file_entries.SLAB_BYTES, max(shape) * (3 + SVD_OVERSAMPLES) * 8
+    slabs, basis = 6 * out_of_core.SLAB_BYTES, max(shape) * (3 + SVD_OVERSAMPLES) * 8
     assert peak < slabs + (dense.GROUPS + 8) * basis + 4 * dense.TILE * 8 * 2 < mapped.nbytes / 4
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_ncp.solvers.tensor.compiled import as_written
+from sparse_ncp.solvers.tensor.jit import as_written
 from sparse_ncp.solvers.tensor.products import Array, Float64
 
 # Newton's steps double the digits; a handful is enough from any start.

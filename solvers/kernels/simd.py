@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from sparse_ncp.solvers.tensor.compiled import inlined
+from sparse_ncp.solvers.tensor.jit import inlined
 from sparse_ncp.solvers.tensor.products import Float64
 
 # Numbers of a vector; where the processor has shorter ones, LLVM takes several.

@@ -11,11 +11,11 @@ from llvmlite import binding, ir
 
 from sparse_ncp.solvers import Settings, solve, synthetic
 from sparse_ncp.solvers.machine import vector_bytes
-from sparse_ncp.solvers.tensor.contraction import Blocks, Place, Slab, Split, block_sizes, lengths_of, shifted
+from sparse_ncp.solvers.tensor.gemm import codegen, out_of_core, skinny
+from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Place, Slab, Split, block_sizes, lengths_of, shifted
+from sparse_ncp.solvers.tensor.gemm.out_of_core import slab_places
+from sparse_ncp.solvers.tensor.gemm.skinny import BlasProducts, Side, ThinProducts, products_with
 from sparse_ncp.solvers.tensor.products import LINE, Array, aligned, khatri_rao
-from sparse_ncp.solvers.tensor.thin import file_entries, kernel, products
-from sparse_ncp.solvers.tensor.thin.file_entries import slab_places
-from sparse_ncp.solvers.tensor.thin.products import BlasProducts, Side, ThinProducts, products_with
 from sparse_ncp.solvers.tensor.threads import Threads
 
 TOLERANCE = {np.dtype(np.float64): 1e-13, np.dtype(np.float32): 2e-5}
@@ -70,18 +70,18 @@ def test_the_products_are_their_definition_and_no_cut_shows_in_their_bits(
 ) -> None:
     shape, split = case
     random, dtype = np.random.default_rng(seed), np.dtype(np.float32 if single else np.float64)
-    columns = rank + -rank % kernel.unit_of(dtype)
+    columns = rank + -rank % codegen.unit_of(dtype)
     before, inner, after = block_sizes(shape, split)
     X = random.standard_normal(shape).astype(dtype)
     W = random.random((inner, columns)).astype(dtype)
     V = random.random((before * after, columns)).astype(dtype)
     blocks = Blocks(X, split)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "SMALL", 0)
+        patch.setattr(skinny, "SMALL", 0)
         whole = both(blocks, 1, W, V)
         shared = both(blocks, 3, W, V)
         patch.setattr(ThinProducts, "_each_slab", in_slabs(slab))
-        patch.setattr(products, "slab_entries", lambda dtype: slab)
+        patch.setattr(skinny, "slab_entries", lambda dtype: slab)
         in_pieces = both(blocks, 2, W, V)
     entries = X.reshape(before, inner, after).astype(np.float64)
 
@@ -119,7 +119,7 @@ def test_slabs_cover_every_entry_once_and_in_memory_order(shape: tuple[int, int,
     numbers, seen = np.arange(np.prod(shape)).reshape(shape), []
     for place in slab_places(shape, most):
         part = numbers[place].ravel()
-        assert part.size <= max(most, 2 * file_entries.ALIGNED_ROWS * max(shape[2], file_entries.ALIGNED_COLUMNS))
+        assert part.size <= max(most, 2 * out_of_core.ALIGNED_ROWS * max(shape[2], out_of_core.ALIGNED_COLUMNS))
         seen.append(part)
     assert sorted(np.concatenate(seen).tolist()) == list(range(numbers.size))
     assert all(before[0] < after[0] for before, after in pairwise(seen))
@@ -129,7 +129,7 @@ def test_blas_takes_over_without_vectors_and_agrees(monkeypatch: pytest.MonkeyPa
     X = synthetic.planted((30, 20, 10), 3).tensor
     asked = Settings(rank=5, method="anls-bpp", stop={"max_iterations": 5, "tolerance": 0.0})
     by_kernel = solve(X, asked)
-    monkeypatch.setattr(kernel, "VECTOR_BYTES", None)
+    monkeypatch.setattr(codegen, "VECTOR_BYTES", None)
     with Threads(1) as pool:
         assert isinstance(products_with(Blocks(X, Split(0, 1)), pool), BlasProducts)
     by_blas = solve(X, asked)
@@ -153,11 +153,11 @@ def test_the_tile_becomes_fused_vector_instructions(
 ) -> None:
     """Also for processors that are not there: LLVM verifies the code, and its registers hold the sums of a tile."""
     module = ir.Module()
-    pointer, number = scalar.as_pointer(), kernel.I64
+    pointer, number = scalar.as_pointer(), codegen.I64
     arguments = [pointer, number, pointer, pointer, *[number] * 4, pointer, number]
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), "rows")
     builder = ir.IRBuilder(function.append_basic_block())
-    kernel.Emitter(builder, scalar, vector, is_along).rows(*function.args)
+    codegen.Emitter(builder, scalar, vector, is_along).rows(*function.args)
     builder.ret_void()
     binding.initialize_all_targets()
     binding.initialize_all_asmprinters()

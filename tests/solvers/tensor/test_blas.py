@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparse_ncp.solvers.tensor import contraction
-from sparse_ncp.solvers.tensor.contraction import Blocks, Matricization, Split, best_split, piece_count
+from sparse_ncp.solvers.tensor.gemm import blocks as gemm_blocks
+from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Matricization, Split, best_split, piece_count
 from sparse_ncp.solvers.tensor.threads import Threads
 from sparse_ncp.solvers.tensor.validation import prepare_tensor
 from tests.solvers.literal import model, mttkrp
@@ -25,7 +25,7 @@ def small_pieces() -> Iterator[None]:
     """Cut products of a few entries as if they were large."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("SMALL", 0), ("PIECE", 4), ("NARROW", 2)):
-            patch.setattr(contraction, name, value)
+            patch.setattr(gemm_blocks, name, value)
         yield
 
 

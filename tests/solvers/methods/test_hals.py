@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_ncp.solvers.kernels.columns import rows_by_column
+from sparse_ncp.solvers.kernels.hals import rows_by_column
 from sparse_ncp.solvers.tensor.products import Float64
 
 

@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.kernels.nnls import pivoting_one_by_one
-from sparse_ncp.solvers.kernels.vectors import (
+from sparse_ncp.solvers.kernels.simd import (
     I64,
     LANES,
     LINE,
@@ -31,7 +31,7 @@ from sparse_ncp.solvers.kernels.vectors import (
     spread,
     store,
 )
-from sparse_ncp.solvers.tensor.compiled import compiled, inlined
+from sparse_ncp.solvers.tensor.jit import compiled, inlined
 from sparse_ncp.solvers.tensor.products import Float64
 
 EPS = 2.0**-52

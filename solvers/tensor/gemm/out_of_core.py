@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.contraction import Place, Slab, lengths_of, shifted, whole_of
+from sparse_ncp.solvers.tensor.gemm.blocks import Place, Slab, lengths_of, shifted, whole_of
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.threads import slabs
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sparse_ncp.solvers.tensor.compiled import compiled
+from sparse_ncp.solvers.tensor.jit import compiled
 from sparse_ncp.solvers.tensor.products import Float64
 
 

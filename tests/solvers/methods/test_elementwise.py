@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_ncp.solvers.kernels.factors import carry_on, squares_and_sums
+from sparse_ncp.solvers.kernels.elementwise import carry_on, squares_and_sums
 
 shapes = st.tuples(st.integers(1, 300), st.integers(2, 45))
 precisions = st.sampled_from([np.dtype("f8"), np.dtype("f4")])

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_ncp.solvers.tensor.compiled import compiled
+from sparse_ncp.solvers.tensor.jit import compiled
 from sparse_ncp.solvers.tensor.products import Array, Float64
 
 

@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.machine import vector_bytes
-from sparse_ncp.solvers.tensor.compiled import compiled
+from sparse_ncp.solvers.tensor.jit import compiled
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.scan import Booleans
 

@@ -9,10 +9,10 @@ from itertools import groupby
 
 import numpy as np
 
-from sparse_ncp.solvers.tensor.contraction import Split, split_point
+from sparse_ncp.solvers.tensor.gemm.blocks import Split, split_point
+from sparse_ncp.solvers.tensor.gemm.skinny import Products
 from sparse_ncp.solvers.tensor.products import Array, Float64, padded
 from sparse_ncp.solvers.tensor.protocol import Modes, Partial
-from sparse_ncp.solvers.tensor.thin.products import Products
 
 
 class DimensionTree:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from sparse_ncp.solvers.tensor.contraction import (
+from sparse_ncp.solvers.tensor.gemm.blocks import (
     SMALL,
     Blocks,
     Matricization,
@@ -23,14 +23,14 @@ from sparse_ncp.solvers.tensor.contraction import (
     shifted,
     whole_of,
 )
-from sparse_ncp.solvers.tensor.products import Array, aligned, aligned_empty
-from sparse_ncp.solvers.tensor.thin.file_entries import (
+from sparse_ncp.solvers.tensor.gemm.out_of_core import (
     ALIGNED_COLUMNS,
     ALIGNED_ROWS,
     FileEntries,
     slab_entries,
     slabs_in_turn,
 )
+from sparse_ncp.solvers.tensor.products import Array, aligned, aligned_empty
 from sparse_ncp.solvers.tensor.threads import Threads, shrinking_slabs, slabs
 
 # A result with fewer rows than this is summed in sections, so that threads have something to share.
@@ -74,7 +74,7 @@ class Products(Protocol):
 
 def products_with(blocks: Blocks, threads: Threads) -> Products:
     """By the thin kernel where the processor has vectors, else by BLAS."""
-    from sparse_ncp.solvers.tensor.thin.kernel import VECTOR_BYTES  # numba: see methods/hals.py
+    from sparse_ncp.solvers.tensor.gemm.codegen import VECTOR_BYTES  # numba: see methods/hals.py
 
     return BlasProducts(blocks, threads) if VECTOR_BYTES is None else ThinProducts(blocks, threads)
 
@@ -83,7 +83,7 @@ class InDoublePrecision(ABC):
     """Contractions inside a partial result, in double precision from there on."""
 
     def __init__(self, shape: tuple[int, int, int], dtype: np.dtype[Any], threads: Threads) -> None:
-        from sparse_ncp.solvers.tensor.thin import partials  # numba: see methods/hals.py
+        from sparse_ncp.solvers.tensor.gemm import partials  # numba: see methods/hals.py
 
         self._partials = partials
         self._shape = shape
@@ -153,14 +153,14 @@ class ThinProducts(InDoublePrecision):
     """The thin kernel over all entries, on threads."""
 
     def __init__(self, blocks: Blocks, threads: Threads) -> None:
-        from sparse_ncp.solvers.tensor.thin import kernel
+        from sparse_ncp.solvers.tensor.gemm import codegen
 
         super().__init__(blocks.shape, blocks.dtype, threads)
-        self._kernel = kernel
+        self._kernel = codegen
         self._entries = blocks.entries
         self._file = FileEntries.of(self._entries)
-        self.unit = kernel.unit_of(blocks.dtype)
-        kernel.load(blocks.dtype)
+        self.unit = codegen.unit_of(blocks.dtype)
+        codegen.load(blocks.dtype)
 
     def contract_inner(self, weights: Array) -> Array:
         return self._contracted("inner", weights, whole_of(self._shape))

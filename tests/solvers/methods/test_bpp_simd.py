@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparse_ncp.solvers.kernels.bpp_simd import exchange, pivoting_rows
 from sparse_ncp.solvers.kernels.nnls import active_set_rows, pivoting_one_by_one
-from sparse_ncp.solvers.kernels.pivoting import exchange, pivoting_rows
 from sparse_ncp.solvers.tensor.products import Float64
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sparse_ncp.solvers.kernels.rows import RowKernel, update_rows
+from sparse_ncp.solvers.kernels.parallel_rows import RowKernel, update_rows
 from sparse_ncp.solvers.tensor.products import Float64
 from sparse_ncp.solvers.tensor.threads import Threads
 
@@ -48,7 +48,7 @@ def make_definite(A: Float64, Q: Float64, C: Float64, singular: float = SINGULAR
     the objective rise a little; the proximal term does neither. Unit diagonal, because components differ in scale by
     many orders of magnitude and a pivot says nothing before they are equal.
     """
-    from sparse_ncp.solvers.kernels.pivots import unit_diagonals  # numba: see methods/hals.py
+    from sparse_ncp.solvers.kernels.unit_diagonal import unit_diagonals  # numba: see methods/hals.py
 
     scaled, scales, smallest = unit_diagonals(Q if Q.ndim == 3 else Q[None])
     scale = scales if Q.ndim == 3 else scales[0]

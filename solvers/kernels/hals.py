@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from sparse_ncp.solvers.kernels.vectors import LANES, LINE, add_multiples, aligned_zeros
-from sparse_ncp.solvers.tensor.compiled import compiled, inlined
+from sparse_ncp.solvers.kernels.simd import LANES, LINE, add_multiples, aligned_zeros
+from sparse_ncp.solvers.tensor.jit import compiled, inlined
 from sparse_ncp.solvers.tensor.products import Float64
 
 

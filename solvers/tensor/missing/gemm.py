@@ -2,16 +2,16 @@
 
 import numpy as np
 
-from sparse_ncp.solvers.tensor.contraction import Blocks, Place, Slab, corner
+from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Place, Slab, corner
+from sparse_ncp.solvers.tensor.gemm.skinny import BlasProducts, Products, ThinProducts, products_with
 from sparse_ncp.solvers.tensor.missing.masked import MaskedBlocks
 from sparse_ncp.solvers.tensor.products import Array
-from sparse_ncp.solvers.tensor.thin.products import BlasProducts, Products, ThinProducts, products_with
 from sparse_ncp.solvers.tensor.threads import Threads
 
 
 def products_over_observed(blocks: Blocks, threads: Threads) -> Products:
     """The products with a tensor, complete or not: by the thin kernel where the processor has vectors, else by BLAS."""
-    from sparse_ncp.solvers.tensor.thin.kernel import VECTOR_BYTES  # numba: see methods/hals.py
+    from sparse_ncp.solvers.tensor.gemm.codegen import VECTOR_BYTES  # numba: see methods/hals.py
 
     if not isinstance(blocks, MaskedBlocks):
         return products_with(blocks, threads)
