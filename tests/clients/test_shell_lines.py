@@ -21,7 +21,8 @@ ENDLESS = '"method": "apg", "beta": 0, "stop": {"max_iterations": 1000000, "tole
 def first_job(page: str, address: str) -> str:
     """Return the shell lines of a page's first job, for the server at this address."""
     text = (ROOT / page).read_text()
-    lines = next(lines for lines in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE) if "curl" in lines)
+    snippets: list[str] = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = next(lines for lines in snippets if "curl" in lines)
     return lines.replace("http://127.0.0.1:8000", address)
 
 
