@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from ncp_client.cli.exit_codes import ExitCode
 from sparse_ncp.app.cli import keys
 from sparse_ncp.app.cli.options import (
     Data,
@@ -24,13 +25,12 @@ from sparse_ncp.app.cli.options import (
     configured,
 )
 from sparse_ncp.app.server.bind import check_address
-from sparse_ncp.app.server.errors import StartupError
+from sparse_ncp.app.server.errors import NoServer, NotReady, StartupError
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.errors import NotFound, Unavailable
 from sparse_ncp.worker.processes import no_garbage_collection
 
-REFUSED = 2
 Fd = Annotated[int | None, typer.Option(hidden=True, help="the launcher's socket, already listening")]
 StartFd = Annotated[int | None, typer.Option(hidden=True, help="the launcher's signal that Redis is ready")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="only say what would be removed")]
@@ -165,10 +165,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command = getattr(error, "ctx", None)  # a wrong option knows whose it was
         hint = f" (see {command.command_path} --help)" if command else ""
         return _refuse(error.format_message() + hint, error.exit_code)
-    except StartupError as error:
-        return _refuse(error, error.exit_code)
-    except (InvalidInput, NotFound, Unavailable) as error:
-        return _refuse(error, REFUSED)
+    except (NotReady, NoServer) as error:
+        return _refuse(error, ExitCode.FAILED)
+    except (StartupError, InvalidInput, NotFound, Unavailable) as error:
+        return _refuse(error, ExitCode.REFUSED)
 
 
 def _refuse(reason: object, exit_code: int) -> int:

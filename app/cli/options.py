@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from pydantic import BaseModel, ValidationError
 
+from ncp_client.cli.exit_codes import ExitCode
 from sparse_ncp.app.errors.messages import in_words
 from sparse_ncp.worker.config import Configuration
 
@@ -15,7 +16,7 @@ Model = TypeVar("Model", bound=BaseModel)
 class InvalidOption(typer.TyperException):
     """An option or a variable has a value that its field refuses."""
 
-    exit_code = 2
+    exit_code = ExitCode.REFUSED
 
 
 def _setting(name: str) -> Any:

@@ -11,11 +11,11 @@ from typer.core import TyperGroup
 
 from ncp_client.cli import jobs, studies, tensors
 from ncp_client.cli.demo import demo
+from ncp_client.cli.exit_codes import ExitCode
 from ncp_client.cli.login import login
 from ncp_client.cli.names import OWN, joined_commands
 from ncp_client.http.errors import JobFailed, NcpError, ServerUnavailable
 
-FAILED, REFUSED, UNAVAILABLE = 1, 2, 3
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "upload": tensors.upload,
     "submit": jobs.submit,
@@ -34,7 +34,8 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "plot": jobs.plot,
     "demo": demo,
 }
-CODES = f"{FAILED} the job failed or was cancelled, {REFUSED} refused, {UNAVAILABLE} no server, 130 interrupted"
+# \b keeps the help from joining the lines.
+EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{code.description}" for code in ExitCode)
 
 
 class Commands(TyperGroup):
@@ -55,7 +56,7 @@ def application(names: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         cls=Commands,
         help="Decompose tensors on a sparse-ncp server; where the server is installed, run one.",
-        epilog=f"Exit codes: {CODES}.",
+        epilog=EXIT_CODES,
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode=None,  # plain text; and rich takes longer to load than all the rest
         pretty_exceptions_enable=False,
@@ -81,15 +82,15 @@ def run(arguments: list[str]) -> int:
         hint = f" (see {command.command_path} --help)" if command else ""
         return _refuse(error.format_message() + hint, error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
-        return _refuse("interrupted", jobs.INTERRUPTED)
+        return _refuse("interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:  # of `ncp jobs | head`: it has read what it wanted
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return _refuse(f"{error.filename}: {error.strerror}" if error.filename else error, REFUSED)
+        return _refuse(f"{error.filename}: {error.strerror}" if error.filename else error, ExitCode.REFUSED)
     except (NcpError, TypeError, ValueError) as error:
-        codes = {ServerUnavailable: UNAVAILABLE, JobFailed: FAILED}
-        return _refuse(error, codes.get(type(error), REFUSED))
+        codes = {ServerUnavailable: ExitCode.UNAVAILABLE, JobFailed: ExitCode.FAILED}
+        return _refuse(error, codes.get(type(error), ExitCode.REFUSED))
 
 
 def _refuse(reason: object, exit_code: int) -> int:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ncp_client.cli.exit_codes import ExitCode
 from ncp_client.cli.options import JobId, Json, Key, Url, with_options
 from ncp_client.cli.output import print_jobs, print_json, print_record, print_result, print_table
 from ncp_client.client import Client
@@ -19,7 +20,6 @@ from ncp_client.job import Job, file_format
 from ncp_client.study import Study
 from ncp_client.tensor import Tensor
 
-INTERRUPTED = 130
 ENDINGS = {None: "npz", "csv": "zip"}
 Id = Annotated[str, typer.Argument(metavar="ID", help="of a job, a study or a tensor")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="ids of jobs, studies or tensors")]
@@ -108,7 +108,7 @@ def _left_running(job: Job) -> Iterator[None]:
             f"ncp: job {job.id} goes on on the server; ncp watch {job.id} joins again, ncp cancel {job.id} ends it",
             file=sys.stderr,
         )
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def _conclude(job: Job, as_json: bool) -> None:

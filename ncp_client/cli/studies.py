@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ncp_client.cli.jobs import INTERRUPTED, Limit, Source, tensor_of
+from ncp_client.cli.exit_codes import ExitCode
+from ncp_client.cli.jobs import Limit, Source, tensor_of
 from ncp_client.cli.options import Json, Key, Url, with_options
 from ncp_client.cli.output import print_json, print_studies, print_study
 from ncp_client.client import Client
@@ -77,7 +78,7 @@ def _follow(made: Study, as_json: bool, quiet: bool) -> None:
             watch_study(made)
     except KeyboardInterrupt:
         print(f"ncp: study {made.id} goes on on the server; ncp cancel {made.id} ends it", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def _save_plots(made: Study, folder: Path, format: str) -> None:

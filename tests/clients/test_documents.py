@@ -10,6 +10,7 @@ import pytest
 
 import ncp_client
 from ncp_client import Client, Job, Result, Study
+from ncp_client.cli.exit_codes import ExitCode
 from tests.support.api import Api
 from tests.support.stack import ROOT
 
@@ -73,3 +74,13 @@ def test_the_tables_name_what_is_there() -> None:
         r"`(NcpError|Refused|NotFound|Unauthorized|RateLimited|ServerUnavailable|JobFailed)`", GUIDE
     ):
         assert issubclass(getattr(ncp_client, name), ncp_client.NcpError)
+
+
+def test_the_table_of_exit_codes_is_complete(tmp_path: Path) -> None:
+    table = re.search(r"^\| exit code \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", GUIDE, re.MULTILINE)
+    assert table is not None
+    assert table[1] == "".join(f"| {code} | {code.description} |\n" for code in ExitCode)
+    shown = run([sys.executable, "-m", "ncp_client.cli.main", "--help"], tmp_path)
+    assert [line.split(maxsplit=1) for line in shown.partition("Exit codes:\n")[2].splitlines()] == [
+        [str(code), code.description] for code in ExitCode
+    ]
