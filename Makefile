@@ -3,8 +3,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 MINUTES ?= 5
+DURATIONS := --durations=20
 
-.PHONY: serve demo test lint language bench bench-page bench-service faults fuzz chaos hashes clean
+.PHONY: serve demo quick test lint language bench bench-page bench-service faults fuzz chaos hashes clean
 
 serve: $(VENV)/server
 	$(BIN)/ncp serve
@@ -12,11 +13,15 @@ serve: $(VENV)/server
 demo: $(VENV)/server
 	$(BIN)/ncp demo
 
+# The contributor's minute: the checks, and the tests that start no process, two variants of each.
+quick: lint
+	$(BIN)/pytest --quick --hypothesis-profile=quick --numprocesses 2 tests/solvers tests/jobs tests/clients
+
 test: lint
-	$(BIN)/pytest --numprocesses 2 tests/solvers
-	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/jobs tests/api tests/security tests/operations
-	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/clients
-	$(BIN)/pytest tests/page
+	$(BIN)/pytest $(DURATIONS) --numprocesses 2 tests/solvers
+	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/jobs tests/api tests/security tests/operations
+	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/clients
+	$(BIN)/pytest $(DURATIONS) tests/page
 	$(MAKE) faults
 
 lint: $(VENV)/installed
@@ -43,7 +48,7 @@ fuzz: $(VENV)/installed
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED))
 
 faults: $(VENV)/installed
-	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/faults
+	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/faults
 
 chaos: $(VENV)/installed
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
