@@ -4,7 +4,7 @@ WORKDIR /src
 # What is installed is pinned with its digest: x86-64 only. For another processor write it anew there: make hashes.
 COPY image-requirements.txt ./
 RUN python -m venv /opt/ncp && /opt/ncp/bin/pip install --no-cache-dir --compile --require-hashes -r image-requirements.txt
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
 COPY solvers solvers
 COPY worker worker
 COPY app app

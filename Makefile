@@ -24,6 +24,9 @@ test: lint
 	$(BIN)/pytest $(DURATIONS) tests/page
 	$(MAKE) faults
 
+quick: lint
+	$(BIN)/pytest --numprocesses 2 tests/solvers/methods tests/solvers/tensor
+
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

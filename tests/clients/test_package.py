@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 
 from tests.support.stack import ROOT
 
+LICENSE = (ROOT / "LICENSE").read_bytes()
 SERVER_ONLY = ("celery", "fastapi", "numba", "redis", "scipy", "sparse_ncp")
 
 
@@ -115,6 +116,9 @@ def test_a_wheel_has_one_name_at_the_top_level(wheels: dict[str, Path]) -> None:
         names = zipfile.ZipFile(wheels[name]).namelist()
         assert {path.partition("/")[0] for path in names if ".dist-info/" not in path} == {package}
         assert f"{package}/py.typed" in names
+        about = next(path for path in names if path.endswith(".dist-info/METADATA"))
+        assert "License-Expression: BSD-3-Clause" in zipfile.ZipFile(wheels[name]).read(about).decode()
+        assert zipfile.ZipFile(wheels[name]).read(about.replace("METADATA", "licenses/LICENSE")) == LICENSE
     names = zipfile.ZipFile(wheels["server"]).namelist()
     for file in ("app/static/index.html", "worker/records/lua/state_machine.lua", "worker/records/lua/jobs/submit.lua"):
         assert f"sparse_ncp/{file}" in names

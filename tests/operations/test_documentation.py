@@ -25,9 +25,10 @@ from sparse_ncp.worker.config import Configuration
 from tests.support.api import npy, planted
 from tests.support.stack import ROOT, Server, embedded_redis, server
 
+PROJECT = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 PAGES = {
     path.relative_to(ROOT).as_posix(): path.read_text()
-    for path in (ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")))
+    for path in (*(ROOT / name for name in PROJECT), *sorted(ROOT.glob("docs/**/*.md")))
 }
 README, GUIDE = PAGES["README.md"], PAGES["docs/how-to/running-a-server.md"]
 API, METHOD_CHOICE, KEYS = (
@@ -394,3 +395,19 @@ def test_the_image_installs_what_is_pinned_each_with_its_digest() -> None:
 
 def plain(name: str) -> str:
     return name.lower().replace("_", "-")
+
+
+# Project documents
+
+
+def test_every_place_has_the_same_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    cited = YAML(typ="safe").load(ROOT / "CITATION.cff")
+    assert cited["version"] == version
+    assert f"\n## {version}\n" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_both_distributions_carry_the_license() -> None:
+    license_text = (ROOT / "LICENSE").read_text()
+    assert license_text.startswith("BSD 3-Clause License\n")
+    assert (ROOT / "ncp_client/LICENSE").read_text() == license_text
