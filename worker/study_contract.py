@@ -30,7 +30,7 @@ from sparse_ncp.solvers.runtime import (
 )
 from sparse_ncp.solvers.studies.advice import Advice
 from sparse_ncp.solvers.studies.comparison import Spread
-from sparse_ncp.solvers.studies.noise import NoiseKind
+from sparse_ncp.solvers.studies.fitting.noise import NoiseKind
 from sparse_ncp.solvers.studies.settings import (
     COMMON,
     Cell,

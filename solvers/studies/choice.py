@@ -34,7 +34,7 @@ from sparse_ncp.solvers.studies.fitting.candidates import (
     simulated_gain,
 )
 from sparse_ncp.solvers.studies.fitting.fits import Data, Factors, model
-from sparse_ncp.solvers.studies.noise import Counts, estimate, likely_kind, without_counts
+from sparse_ncp.solvers.studies.fitting.noise import Counts, estimate, likely_kind, without_counts
 from sparse_ncp.solvers.studies.settings import ChoiceSettings
 from sparse_ncp.solvers.studies.state import (
     EXCHANGES,

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from sparse_ncp.solvers.studies.noise import Noise
+from sparse_ncp.solvers.studies.fitting.noise import Noise
 from sparse_ncp.solvers.tensor.products import Float64
 
 Sure: TypeAlias = Literal["very", "yes", "no"]

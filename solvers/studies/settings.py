@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, TypeAlias
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sparse_ncp.solvers.settings import MethodName, NotNegative, Number, Positive, Settings, Share, Whole
-from sparse_ncp.solvers.studies.noise import NoiseKind
+from sparse_ncp.solvers.studies.fitting.noise import NoiseKind
 
 NoiseSetting: TypeAlias = Literal["auto"] | NoiseKind
 

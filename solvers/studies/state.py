@@ -11,7 +11,7 @@ from sparse_ncp.solvers.studies.advice import Advice
 from sparse_ncp.solvers.studies.archive import pack, unpack
 from sparse_ncp.solvers.studies.fitting.candidates import Candidate, Chain
 from sparse_ncp.solvers.studies.fitting.fits import Factors, Fit
-from sparse_ncp.solvers.studies.noise import Noise, NoiseKind, from_fields
+from sparse_ncp.solvers.studies.fitting.noise import Noise, NoiseKind, from_fields
 from sparse_ncp.solvers.studies.settings import ChoiceSettings
 from sparse_ncp.solvers.studies.validation import Validated, checks
 from sparse_ncp.solvers.tensor.products import Float64

@@ -19,7 +19,7 @@ from sparse_ncp.solvers.studies.fitting.fits import (
     overfit,
     with_one_more,
 )
-from sparse_ncp.solvers.studies.noise import Clipped, Counts, Noise, NoiseKind, estimate
+from sparse_ncp.solvers.studies.fitting.noise import Clipped, Counts, Noise, NoiseKind, estimate
 from sparse_ncp.solvers.tensor.products import Float64
 
 

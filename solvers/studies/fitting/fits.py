@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sparse_ncp.solvers.bcd.starts.initial import nonnegative_normal
 from sparse_ncp.solvers.metrics import weights
-from sparse_ncp.solvers.studies.noise import Clipped, Counts, Noise, NoiseKind
+from sparse_ncp.solvers.studies.fitting.noise import Clipped, Counts, Noise, NoiseKind
 from sparse_ncp.solvers.tensor.dense import Positive, Tensor
 from sparse_ncp.solvers.tensor.gemm.blocks import split_point
 from sparse_ncp.solvers.tensor.products import Float64, gram, hadamard, khatri_rao

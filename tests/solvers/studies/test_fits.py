@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sparse_ncp.solvers.studies.fitting import fits
-from sparse_ncp.solvers.studies.noise import Clipped, Counts
+from sparse_ncp.solvers.studies.fitting.noise import Clipped, Counts
 from sparse_ncp.solvers.tensor.threads import Threads
 from tests.solvers.studies.planted import factors, made
 

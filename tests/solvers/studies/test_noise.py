@@ -6,7 +6,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from sparse_ncp.solvers.studies import noise
+from sparse_ncp.solvers.studies.fitting import noise
 from sparse_ncp.solvers.studies.rule import Residuals
 from sparse_ncp.solvers.tensor.products import Float64
 from tests.solvers.studies.planted import factors, made, signal
