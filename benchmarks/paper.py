@@ -29,8 +29,9 @@ from tqdm import tqdm
 from benchmarks.report import machine, markdown
 from sparse_ncp.solvers import synthetic
 from sparse_ncp.solvers.studies import Run, plots, table
-from sparse_ncp.solvers.studies.comparison import Descent, Row, Spread
+from sparse_ncp.solvers.studies.runs import Descent
 from sparse_ncp.solvers.studies.settings import Cell
+from sparse_ncp.solvers.studies.tables import Row, Spread
 from sparse_ncp.worker.contract import TERMINAL
 from tests.support.stack import server
 

@@ -29,7 +29,6 @@ from sparse_ncp.solvers.runtime import (
     move_defaults,
 )
 from sparse_ncp.solvers.studies.advice import Advice
-from sparse_ncp.solvers.studies.comparison import Spread
 from sparse_ncp.solvers.studies.fitting.noise import NoiseKind
 from sparse_ncp.solvers.studies.settings import (
     COMMON,
@@ -40,6 +39,7 @@ from sparse_ncp.solvers.studies.settings import (
     Validation,
 )
 from sparse_ncp.solvers.studies.state import Point, Stage
+from sparse_ncp.solvers.studies.tables import Spread
 from sparse_ncp.solvers.studies.validation import Validated
 from sparse_ncp.worker.contract import Id, JobError, JobRequest, JobResult, JobState, Name
 from sparse_ncp.worker.owner_limits import FrozenModel

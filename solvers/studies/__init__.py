@@ -2,9 +2,11 @@
 
 from sparse_ncp.solvers.studies.advice import Advice
 from sparse_ncp.solvers.studies.choice import choose
-from sparse_ncp.solvers.studies.comparison import ComparisonState, Row, Run, compare, table
+from sparse_ncp.solvers.studies.comparison import ComparisonState, compare
+from sparse_ncp.solvers.studies.runs import Run
 from sparse_ncp.solvers.studies.settings import ChoiceSettings, ComparisonSettings, Holdout, SplitHalf, Validation
 from sparse_ncp.solvers.studies.state import Choice, ChoiceState
+from sparse_ncp.solvers.studies.tables import Row, table
 
 __all__ = [
     "Advice",

@@ -3,10 +3,8 @@
 Run k of every cell has the same seed, so all methods start from the same factors.
 """
 
-import math
-import statistics
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,98 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.bcd.loop import solve
-from sparse_ncp.solvers.bcd.result import Result
-from sparse_ncp.solvers.bcd.state import History
 from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput
-from sparse_ncp.solvers.metrics import DEAD_SHARE, best_matching, psnr, unit_columns, weights
 from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.studies.archive import pack, unpack
+from sparse_ncp.solvers.studies.runs import Descent, Run
 from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
 from sparse_ncp.solvers.studies.validation import Validated, check_validation, checks, run_check, validated
-from sparse_ncp.solvers.tensor.products import Array, Float64, hadamard
 
 FORMAT = 1
-
-
-@dataclass(frozen=True)
-class Descent:
-    """The objective against the computing time, after every sweep of the run that goes on."""
-
-    seconds: tuple[float, ...] = ()
-    objective: tuple[float, ...] = ()
-
-    @classmethod
-    def of(cls, history: History) -> "Descent":
-        kept = [place for place, start in enumerate(history.start) if start is None]
-        return cls(tuple(history.seconds[i] for i in kept), tuple(history.objective[i] for i in kept))
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run: its numbers, or the error that ended it."""
-
-    cell: Cell
-    repeat: int
-    objective: float = math.nan
-    relative_error: float = math.nan
-    seconds: float = math.nan
-    iterations: int = 0
-    stop_reason: str = ""
-    sparsity: tuple[float, ...] = ()  # per mode, as are the components
-    components: tuple[int, ...] = ()
-    error: str | None = None
-    descent: Descent = Descent()
-    factors: tuple[Array, ...] = ()
-
-    @classmethod
-    def of(cls, cell: Cell, repeat: int, result: Result) -> "Run":
-        return cls(
-            cell,
-            repeat,
-            result.objective,
-            result.relative_error,
-            result.seconds,
-            result.iterations,
-            result.stop_reason,
-            result.sparsity.per_mode,
-            result.nonzero_components.per_mode,
-            descent=Descent.of(result.history),
-            factors=tuple(result.factors),
-        )
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation over the repeats; the deviation of a single one is zero."""
-
-    mean: float
-    deviation: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread | None":
-        if not values:
-            return None
-        if not all(map(math.isfinite, values)):  # a PSNR of no component at all
-            return cls(math.fsum(values) / len(values), math.nan)
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One cell of the grid over its repeats. Sparsity, components and PSNR are those of one mode."""
-
-    cell: Cell
-    runs: int
-    failures: int
-    objective: Spread | None
-    relative_error: Spread | None
-    seconds: Spread | None
-    iterations: Spread | None
-    sparsity: Spread | None
-    components: Spread | None
-    factor_match: Spread | None  # between repeats; None for a single one
-    psnr: Spread | None  # against the reference, if there is one
-    best: int | str | None  # the repeat of the lowest objective, or the name of its run
 
 
 @dataclass(frozen=True)
@@ -187,62 +101,6 @@ def compare(
         found = run_check(tensor, settings.validation, check, settings.seed, threads)
         state = replace(state, checked=(*state.checked, found))
         yield state
-
-
-def table(runs: Sequence[Run], mode: int = 1, reference: NDArray[Any] | None = None) -> list[Row]:
-    """One row per cell, in the order in which cells first come. `reference` has the true factor of that mode."""
-    cells: dict[Cell, list[Run]] = {}
-    for run in runs:
-        cells.setdefault(run.cell, []).append(run)
-    return [_row(cell, of_cell, mode, reference) for cell, of_cell in cells.items()]
-
-
-def matches(runs: Sequence[Run]) -> list[float]:
-    """The factor match of every pair of runs, of the components that are left; the larger number of them counts."""
-    models = [comparable(run.factors) for run in runs]
-    return [match(one, other) for place, one in enumerate(models) for other in models[place + 1 :]]
-
-
-def check_reference(reference: NDArray[Any], shape: Sequence[int], mode: int) -> None:
-    """Refuse a factor that is not one of this mode."""
-    if not 1 <= mode <= len(shape):
-        raise InvalidInput("mode", f"is {mode} for {len(shape)} modes", f"count the modes from 1 to {len(shape)}")
-    if reference.ndim != 2 or len(reference) != shape[mode - 1]:
-        remedy = f"give {shape[mode - 1]} rows, the length of mode {mode}, and a column per component"
-        raise InvalidInput("reference", f"has shape {reference.shape}", remedy)
-
-
-def comparable(factors: Sequence[Array]) -> list[Float64]:
-    """The components that are left, with columns of unit length: of many pairs, each model needs that once."""
-    w = weights(factors)
-    return [unit_columns(A[:, w > DEAD_SHARE * w.max()]) for A in factors]
-
-
-def match(one: Sequence[Float64], other: Sequence[Float64]) -> float:
-    """The factor match score of two models that were made comparable; the larger number of components counts."""
-    left: tuple[int, int] = one[0].shape[1], other[0].shape[1]
-    if 0 in left:
-        return float(left == (0, 0))  # two that have nothing left agree
-    cosines = hadamard([A.T @ B for A, B in zip(one, other, strict=True)])
-    return float(cosines[best_matching(cosines)].sum()) / max(left)
-
-
-def _row(cell: Cell, runs: list[Run], mode: int, reference: NDArray[Any] | None) -> Row:
-    done = [run for run in runs if run.error is None]
-    return Row(
-        cell=cell,
-        runs=len(runs),
-        failures=len(runs) - len(done),
-        objective=Spread.of([run.objective for run in done]),
-        relative_error=Spread.of([run.relative_error for run in done]),
-        seconds=Spread.of([run.seconds for run in done]),
-        iterations=Spread.of([run.iterations for run in done]),
-        sparsity=Spread.of([run.sparsity[mode - 1] for run in done]),
-        components=Spread.of([run.components[mode - 1] for run in done]),
-        factor_match=Spread.of(matches(done)),
-        psnr=Spread.of([psnr(run.factors[mode - 1], reference) for run in done]) if reference is not None else None,
-        best=min(done, key=lambda run: run.objective).repeat if done else None,
-    )
 
 
 def _run(tensor: NDArray[Any], cell: Cell, repeat: int, settings: Settings, threads: int | None) -> Run:

@@ -9,10 +9,11 @@ import numpy as np
 
 from sparse_ncp.solvers.bcd.state import History
 from sparse_ncp.solvers.metrics import psnr, weights
-from sparse_ncp.solvers.studies.comparison import Row, Run, matches
 from sparse_ncp.solvers.studies.rule import PER_COMPONENT
+from sparse_ncp.solvers.studies.runs import Run, matches
 from sparse_ncp.solvers.studies.settings import Cell
 from sparse_ncp.solvers.studies.state import Choice
+from sparse_ncp.solvers.studies.tables import Row
 from sparse_ncp.solvers.tensor.products import Array, Float64
 
 if TYPE_CHECKING:

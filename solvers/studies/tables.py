@@ -3,11 +3,52 @@
 import csv
 import io
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from sparse_ncp.solvers.studies.comparison import Row, Spread
+from numpy.typing import NDArray
+
+from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.solvers.metrics import psnr
+from sparse_ncp.solvers.studies.runs import Run, matches
+from sparse_ncp.solvers.studies.settings import Cell
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and standard deviation over the repeats; the deviation of a single one is zero."""
+
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread | None":
+        if not values:
+            return None
+        if not all(map(math.isfinite, values)):  # a PSNR of no component at all
+            return cls(math.fsum(values) / len(values), math.nan)
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One cell of the grid over its repeats. Sparsity, components and PSNR are those of one mode."""
+
+    cell: Cell
+    runs: int
+    failures: int
+    objective: Spread | None
+    relative_error: Spread | None
+    seconds: Spread | None
+    iterations: Spread | None
+    sparsity: Spread | None
+    components: Spread | None
+    factor_match: Spread | None  # between repeats; None for a single one
+    psnr: Spread | None  # against the reference, if there is one
+    best: int | str | None  # the repeat of the lowest objective, or the name of its run
+
 
 Measure = Literal[
     "objective", "relative_error", "seconds", "iterations", "sparsity", "components", "factor_match", "psnr"
@@ -32,6 +73,41 @@ COLUMNS = (
     Column("psnr", "PSNR [dB]", ".2f"),
 )
 CELL = ("rank", "method", "beta", "sparsity")
+
+
+def table(runs: Sequence[Run], mode: int = 1, reference: NDArray[Any] | None = None) -> list[Row]:
+    """One row per cell, in the order in which cells first come. `reference` has the true factor of that mode."""
+    cells: dict[Cell, list[Run]] = {}
+    for run in runs:
+        cells.setdefault(run.cell, []).append(run)
+    return [_row(cell, of_cell, mode, reference) for cell, of_cell in cells.items()]
+
+
+def _row(cell: Cell, runs: list[Run], mode: int, reference: NDArray[Any] | None) -> Row:
+    done = [run for run in runs if run.error is None]
+    return Row(
+        cell=cell,
+        runs=len(runs),
+        failures=len(runs) - len(done),
+        objective=Spread.of([run.objective for run in done]),
+        relative_error=Spread.of([run.relative_error for run in done]),
+        seconds=Spread.of([run.seconds for run in done]),
+        iterations=Spread.of([run.iterations for run in done]),
+        sparsity=Spread.of([run.sparsity[mode - 1] for run in done]),
+        components=Spread.of([run.components[mode - 1] for run in done]),
+        factor_match=Spread.of(matches(done)),
+        psnr=Spread.of([psnr(run.factors[mode - 1], reference) for run in done]) if reference is not None else None,
+        best=min(done, key=lambda run: run.objective).repeat if done else None,
+    )
+
+
+def check_reference(reference: NDArray[Any], shape: Sequence[int], mode: int) -> None:
+    """Refuse a factor that is not one of this mode."""
+    if not 1 <= mode <= len(shape):
+        raise InvalidInput("mode", f"is {mode} for {len(shape)} modes", f"count the modes from 1 to {len(shape)}")
+    if reference.ndim != 2 or len(reference) != shape[mode - 1]:
+        remedy = f"give {shape[mode - 1]} rows, the length of mode {mode}, and a column per component"
+        raise InvalidInput("reference", f"has shape {reference.shape}", remedy)
 
 
 def to_csv(rows: Sequence[Row]) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.solvers.studies.choice import LARGEST_SHARE
-from sparse_ncp.solvers.studies.comparison import check_reference
 from sparse_ncp.solvers.studies.settings import Validation
+from sparse_ncp.solvers.studies.tables import check_reference
 from sparse_ncp.solvers.studies.validation import check_validation
 from sparse_ncp.worker.contract import JobRequest, TensorRecord
 from sparse_ncp.worker.errors import InvalidJob, NotFound

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from sparse_ncp.solvers import History, InvalidInput
 from sparse_ncp.solvers.runtime import Array, Float64
-from sparse_ncp.solvers.studies.comparison import Descent, Row, Run, Spread, comparable, match
+from sparse_ncp.solvers.studies.runs import Descent, Run, comparable, match
 from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
 from sparse_ncp.solvers.studies.state import Choice
-from sparse_ncp.solvers.studies.tables import to_csv, to_latex
+from sparse_ncp.solvers.studies.tables import Row, Spread, to_csv, to_latex
 from sparse_ncp.solvers.studies.validation import Validated, validated
 from sparse_ncp.worker.contract import TERMINAL, Axes
 from sparse_ncp.worker.errors import NoFactorsYet, NotFound, NothingYet

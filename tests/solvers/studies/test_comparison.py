@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from sparse_ncp.solvers import InvalidInput, Settings, metrics, solve
 from sparse_ncp.solvers.studies import ComparisonSettings, ComparisonState, compare, table
-from sparse_ncp.solvers.studies.comparison import check_reference
+from sparse_ncp.solvers.studies.tables import check_reference
 from tests.solvers.problems import against_advice
 from tests.solvers.studies.planted import made
 

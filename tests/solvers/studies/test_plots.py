@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from sparse_ncp.solvers import History, Settings, solve
 from sparse_ncp.solvers.studies import ComparisonSettings, compare, plots, table
-from sparse_ncp.solvers.studies.comparison import Run
+from sparse_ncp.solvers.studies.runs import Run
 from sparse_ncp.solvers.studies.settings import Cell
 from tests.solvers.studies import planted
 

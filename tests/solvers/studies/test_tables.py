@@ -5,9 +5,8 @@ import io
 import math
 import re
 
-from sparse_ncp.solvers.studies.comparison import Row, Spread
 from sparse_ncp.solvers.studies.settings import Cell
-from sparse_ncp.solvers.studies.tables import COLUMNS, to_csv, to_latex
+from sparse_ncp.solvers.studies.tables import COLUMNS, Row, Spread, to_csv, to_latex
 
 WHOLE = Spread(1 / 3, 0.1)
 ROWS = [

@@ -1,0 +1,79 @@
+"""Runs of a comparison: their numbers, their descent, and how well their components match."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sparse_ncp.solvers.bcd.result import Result
+from sparse_ncp.solvers.bcd.state import History
+from sparse_ncp.solvers.metrics import DEAD_SHARE, best_matching, unit_columns, weights
+from sparse_ncp.solvers.studies.settings import Cell
+from sparse_ncp.solvers.tensor.products import Array, Float64, hadamard
+
+
+@dataclass(frozen=True)
+class Descent:
+    """The objective against the computing time, after every sweep of the run that goes on."""
+
+    seconds: tuple[float, ...] = ()
+    objective: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, history: History) -> "Descent":
+        kept = [place for place, start in enumerate(history.start) if start is None]
+        return cls(tuple(history.seconds[i] for i in kept), tuple(history.objective[i] for i in kept))
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run: its numbers, or the error that ended it."""
+
+    cell: Cell
+    repeat: int
+    objective: float = math.nan
+    relative_error: float = math.nan
+    seconds: float = math.nan
+    iterations: int = 0
+    stop_reason: str = ""
+    sparsity: tuple[float, ...] = ()  # per mode, as are the components
+    components: tuple[int, ...] = ()
+    error: str | None = None
+    descent: Descent = Descent()
+    factors: tuple[Array, ...] = ()
+
+    @classmethod
+    def of(cls, cell: Cell, repeat: int, result: Result) -> "Run":
+        return cls(
+            cell,
+            repeat,
+            result.objective,
+            result.relative_error,
+            result.seconds,
+            result.iterations,
+            result.stop_reason,
+            result.sparsity.per_mode,
+            result.nonzero_components.per_mode,
+            descent=Descent.of(result.history),
+            factors=tuple(result.factors),
+        )
+
+
+def matches(runs: Sequence[Run]) -> list[float]:
+    """The factor match of every pair of runs, of the components that are left; the larger number of them counts."""
+    models = [comparable(run.factors) for run in runs]
+    return [match(one, other) for place, one in enumerate(models) for other in models[place + 1 :]]
+
+
+def comparable(factors: Sequence[Array]) -> list[Float64]:
+    """The components that are left, with columns of unit length: of many pairs, each model needs that once."""
+    w = weights(factors)
+    return [unit_columns(A[:, w > DEAD_SHARE * w.max()]) for A in factors]
+
+
+def match(one: Sequence[Float64], other: Sequence[Float64]) -> float:
+    """The factor match score of two models that were made comparable; the larger number of components counts."""
+    left: tuple[int, int] = one[0].shape[1], other[0].shape[1]
+    if 0 in left:
+        return float(left == (0, 0))  # two that have nothing left agree
+    cosines = hadamard([A.T @ B for A, B in zip(one, other, strict=True)])
+    return float(cosines[best_matching(cosines)].sum()) / max(left)
