@@ -41,7 +41,7 @@ def running(client_with_worker: httpx.Client, job_id: str, iterations: int = 1) 
     return wait_for(look, 30, "progress")
 
 
-@pytest.mark.filterwarnings("ignore:hals as in the paper:solvers.AdviceWarning")
+@pytest.mark.filterwarnings("ignore:hals as in the paper:sparse_ncp.AdviceWarning")
 @pytest.mark.parametrize("method", METHODS)
 def test_the_downloaded_factors_are_those_of_solve(client_with_worker: httpx.Client, method: str) -> None:
     X, stop = planted(12, 10, 8), {"max_iterations": 25}

@@ -18,7 +18,7 @@ Variant: TypeAlias = dict[str, Any]
 Layout: TypeAlias = Callable[[Float64], NDArray[Any]]  # the same entries, stored otherwise
 
 # The paper's HALS runs with β > 0 as it is written, against our advice; its own test is in runs/test_warnings.py.
-against_advice = pytest.mark.filterwarnings("ignore:hals as in the paper:solvers.AdviceWarning")
+against_advice = pytest.mark.filterwarnings("ignore:hals as in the paper:sparse_ncp.AdviceWarning")
 
 SHAPES: dict[int, tuple[int, ...]] = {2: (12, 9), 3: (9, 7, 5), 4: (6, 5, 4, 3), 5: (5, 4, 3, 3, 2)}
 

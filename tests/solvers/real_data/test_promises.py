@@ -16,7 +16,7 @@ from tests.solvers.problems import SHAPES, Layout, against_advice, planted
 from tests.solvers.real_data.patterns import PATTERNS, holed, missing_in, model
 
 # Small tensors have rows with few observed entries; the advice on them has its own test.
-pytestmark = pytest.mark.filterwarnings("ignore:index .* fewer than:solvers.AdviceWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:index .* fewer than:sparse_ncp.AdviceWarning")
 
 MONOTONE = [name for name, method in METHODS.items() if method.monotone]
 NAN: dict[str, Any] = {"missing": "nan"}
