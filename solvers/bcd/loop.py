@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.bcd.objective import measure
-from sparse_ncp.solvers.bcd.phases import check_single, compressed_phase, maybe_compress, single_phase
+from sparse_ncp.solvers.bcd.phases import check_single_precision, compress_if_worthwhile, compressed_phase, single_phase
 from sparse_ncp.solvers.bcd.problem import Problem, resolve
 from sparse_ncp.solvers.bcd.result import Result
 from sparse_ncp.solvers.bcd.starts.initial import check_fixed, initial_notes, starting_factors
 from sparse_ncp.solvers.bcd.starts.trials import search_for
-from sparse_ncp.solvers.bcd.state import Clock, PreparationStep, Report, RunPhase, State, check_resumable
+from sparse_ncp.solvers.bcd.state import Clock, OnPrepare, PreparationStep, RunPhase, State, check_resumable
 from sparse_ncp.solvers.bcd.stopping import limit_reached
-from sparse_ncp.solvers.bcd.sweep import First, iterate, reason_to_stop, sweep_modes
+from sparse_ncp.solvers.bcd.sweep import SweepStart, iterate, reason_to_stop, sweep_modes
 from sparse_ncp.solvers.bcd.weights import Weights, missing_count, sparsity_above_noise, weights_for
 from sparse_ncp.solvers.block import Memory
 from sparse_ncp.solvers.diagnostics import diagnose
@@ -38,7 +38,7 @@ FREE_FIT = Stop(criterion="relative_objective", tolerance=1e-3, patience=2, max_
 FIRST_STEPS: Mapping[RunPhase, PreparationStep] = {"compressed": "compress", "single": "single", "exact": "sweep"}
 
 
-def _unheard(step: PreparationStep, share: float) -> None:
+def _no_progress(step: PreparationStep, share: float) -> None:
     """Nobody asks how far the preparation is."""
 
 
@@ -76,8 +76,8 @@ def sweeps(
     resume: State | None = None,
     threads: int | None = None,
     clock: Clock = Clock(),
-    known: Scan | None = None,
-    report: Report = _unheard,
+    scan: Scan | None = None,
+    on_prepare: OnPrepare = _no_progress,
 ) -> Iterator[State]:
     """Yield the state after every sweep; the last one has a `stop_reason`. `resume` goes on from any of them.
 
@@ -85,21 +85,21 @@ def sweeps(
 
     `clock` counts seconds spent before for `max_seconds`, and may hold that limit off up to an iteration.
 
-    What a scan of the tensor has found may be `known`: it saves one, and changes no bit. `report` hears how far the
+    What a scan of the tensor has found may be `scan`: it saves one, and changes no bit. `on_prepare` hears how far the
     preparation of the first sweep is, and may raise to end it.
 
     The same tensor, settings and start give the same bits for any number of threads.
     """
     with Threads(threads) as pool:
-        problem, X, state = _prepare(tensor, settings, initial, mask, fixed, resume, clock, pool, known, report)
-        report(FIRST_STEPS[state.phase], 0.0)
+        problem, X, state = _prepare(tensor, settings, initial, mask, fixed, resume, clock, pool, scan, on_prepare)
+        on_prepare(FIRST_STEPS[state.phase], 0.0)
         if problem.is_one_block and state.stop_reason is None:
             state = _solve_one_block(X, problem, state, pool)
             yield state
         if state.phase == "compressed":
-            state = yield from compressed_phase(X, problem, state, pool, report)
+            state = yield from compressed_phase(X, problem, state, pool, on_prepare)
         if state.phase == "single":
-            state = yield from single_phase(X, problem, state, pool, report)
+            state = yield from single_phase(X, problem, state, pool, on_prepare)
         while state.stop_reason is None:
             state = iterate(X, problem, state, pool)
             yield state
@@ -114,23 +114,23 @@ def _prepare(
     resume: State | None,
     clock: Clock,
     pool: Threads,
-    known: Scan | None,
-    report: Report,
+    scan: Scan | None,
+    on_prepare: OnPrepare,
 ) -> tuple[Problem, Tensor, State]:
     with single_threaded_blas():
-        report("scan", 0.0)
-        kinds, tell = (settings.missing, settings.negative, settings.rank), partial(report, "scan")
-        X = prepare_tensor(tensor, settings.precision, pool, mask, *kinds, known, tell)
+        on_prepare("scan", 0.0)
+        kinds, tell = (settings.missing, settings.negative, settings.rank), partial(on_prepare, "scan")
+        X = prepare_tensor(tensor, settings.precision, pool, mask, *kinds, scan, tell)
         if settings.accelerate == "compress" and not X.observed.constant:
             unfit = "cannot compress a tensor whose missing entries differ along every mode"
             raise InvalidInput("accelerate", unfit, "give 'auto' or 'none'")
         stay = check_fixed(fixed or {}, X.shape, settings, X.dtype)
         if settings.accelerate == "float32":
-            check_single(X, bool(stay) or (resume is not None and bool(resume.fixed)))
+            check_single_precision(X, bool(stay) or (resume is not None and bool(resume.fixed)))
         if resume is not None:
             check_resumable(resume, settings, X, initial, stay)
         started = time.perf_counter()
-        penalties = _weights(X, settings, initial, pool, report) if resume is None else resume.weights
+        penalties = _weights(X, settings, initial, pool, on_prepare) if resume is None else resume.weights
         fitted_seconds = time.perf_counter() - started if settings.sparsity == "auto" else 0.0
         problem = resolve(settings, penalties, tuple(stay) if resume is None else resume.fixed)
         sparse_rows = _rows_with_few_entries(X, problem)
@@ -138,7 +138,7 @@ def _prepare(
             warnings.warn(advice, AdviceWarning, stacklevel=4)
         _compile(X, problem, pool)
         if resume is None:
-            factors = starting_factors(X, problem, initial, fixed=stay, tell=partial(report, "start"))
+            factors = starting_factors(X, problem, initial, fixed=stay, tell=partial(on_prepare, "start"))
             state = State(
                 settings,
                 penalties,
@@ -156,7 +156,7 @@ def _prepare(
         resume = replace(resume.with_clock(clock).on_this_machine(), settings=settings, tensor_norm=X.norm)
         reason = resume.stop_reason if problem.is_one_block else reason_to_stop(X, problem, resume)
         if resume.phase != "exact" or (resume.search and resume.search.stage != "final"):
-            # Convergence ends the phase or the stretch, and not the run.
+            # Convergence ends the phase or the segment, and not the run.
             reason = limit_reached(resume)
         return problem, X, replace(resume, stop_reason=reason)
 
@@ -166,7 +166,7 @@ def _solve_one_block(X: Tensor, problem: Problem, state: State, pool: Threads) -
     with single_threaded_blas():
         started = time.perf_counter()
         factors = [np.zeros_like(A) if mode in problem.free else A for mode, A in enumerate(state.factors)]
-        first = First.of(X, problem, factors)
+        first = SweepStart.of(X, problem, factors)
         step = sweep_modes(X, problem, factors, state.memory, first, problem.method.update, pool)
         seconds = time.perf_counter() - started
         score = measure(X, problem, step.factors, step.squared_error)
@@ -194,7 +194,7 @@ def _rows_with_few_entries(X: Tensor, problem: Problem) -> list[str]:
 
 
 def _weights(
-    X: Tensor, settings: Settings, initial: Sequence[NDArray[Any]] | None, pool: Threads, report: Report
+    X: Tensor, settings: Settings, initial: Sequence[NDArray[Any]] | None, pool: Threads, on_prepare: OnPrepare
 ) -> Weights:
     """The weights of the penalties for this tensor; with `sparsity="auto"`, from the noise that a free fit leaves."""
     if settings.sparsity != "auto":
@@ -204,13 +204,13 @@ def _weights(
     _compile(X, free, pool)
 
     def tell(_share: float) -> None:
-        report("weights", 0.0)  # the sweeps that follow take most of the time
+        on_prepare("weights", 0.0)  # the sweeps that follow take most of the time
 
-    small = maybe_compress(X, free, pool, tell=tell) if free.tries_compression else None
+    small = compress_if_worthwhile(X, free, pool, tell=tell) if free.tries_compression else None
     factors = starting_factors(X, free, initial, tell=tell)
     state = State(free.settings, unpenalised, X.norm, tuple(factors), (Memory(),) * len(factors))
     while state.stop_reason is None:
-        report("weights", state.iteration / FREE_FIT.max_iterations)
+        on_prepare("weights", state.iteration / FREE_FIT.max_iterations)
         state = iterate(small or X, free, state, pool)
     return weights_for(settings, X, sparsity_above_noise(X, settings.rank, state.history.relative_error[-1]))
 

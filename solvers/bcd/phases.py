@@ -11,8 +11,8 @@ import numpy as np
 from sparse_ncp.solvers.bcd.objective import measure_from_scratch
 from sparse_ncp.solvers.bcd.problem import Problem
 from sparse_ncp.solvers.bcd.scaling import OutOfRange, check_overflow, column_sizes
-from sparse_ncp.solvers.bcd.starts.trials import settled
-from sparse_ncp.solvers.bcd.state import Momentum, Report, State
+from sparse_ncp.solvers.bcd.starts.trials import conclude
+from sparse_ncp.solvers.bcd.state import Momentum, OnPrepare, State
 from sparse_ncp.solvers.bcd.stopping import limit_reached
 from sparse_ncp.solvers.bcd.sweep import iterate
 from sparse_ncp.solvers.errors import InvalidInput
@@ -29,14 +29,14 @@ FEWEST_SINGLE, MOST_SINGLE = 1 << 20, 1 << 26
 
 
 def compressed_phase(
-    X: Tensor, problem: Problem, state: State, pool: Threads, report: Report
+    X: Tensor, problem: Problem, state: State, pool: Threads, on_prepare: OnPrepare
 ) -> Generator[State, None, State]:
     """The same iterations on a compressed tensor until they would stop; returns where the exact ones go on."""
     started = time.perf_counter()
     with single_threaded_blas():
-        small = maybe_compress(X, problem, pool, tell=partial(report, "compress"))
+        small = compress_if_worthwhile(X, problem, pool, tell=partial(on_prepare, "compress"))
     tries_single = small is None and problem.tries_single
-    report("single" if tries_single else "sweep", 0.0)
+    on_prepare("single" if tries_single else "sweep", 0.0)
     if not state.history:
         spent = time.perf_counter() - started
         state = replace(state, preparation_seconds=state.preparation_seconds + spent)
@@ -48,7 +48,9 @@ def compressed_phase(
     return state if small is not None else replace(state, phase="single" if tries_single else "exact")
 
 
-def maybe_compress(tensor: Tensor, problem: Problem, threads: Threads, tell: Tell | None = None) -> Compressed | None:
+def compress_if_worthwhile(
+    tensor: Tensor, problem: Problem, threads: Threads, tell: Tell | None = None
+) -> Compressed | None:
     """The compressed tensor if it was asked for, or if its shape and what it leaves out promise a gain."""
     rank = problem.settings.rank
     if problem.settings.accelerate == "compress":
@@ -58,16 +60,16 @@ def maybe_compress(tensor: Tensor, problem: Problem, threads: Threads, tell: Tel
 
 
 def single_phase(
-    X: Tensor, problem: Problem, state: State, pool: Threads, report: Report
+    X: Tensor, problem: Problem, state: State, pool: Threads, on_prepare: OnPrepare
 ) -> Generator[State, None, State]:
     """The same iterations on a copy in single precision, likewise."""
     started = time.perf_counter()
     exact, state = state, replace(state, factors=_in_single_precision(state.factors))
-    if not state.history and not (pays_in_single(X, problem) and _is_in_range(state.factors)):
-        report("sweep", 0.0)
+    if not state.history and not (is_single_precision_worthwhile(X, problem) and _is_in_range(state.factors)):
+        on_prepare("sweep", 0.0)
         return replace(exact, phase="exact")
-    copy = X.in_single_precision(tell=partial(report, "single"))
-    report("sweep", 0.0)
+    copy = X.in_single_precision(tell=partial(on_prepare, "single"))
+    on_prepare("sweep", 0.0)
     if not state.history:
         spent = time.perf_counter() - started
         state = replace(state, preparation_seconds=state.preparation_seconds + spent)
@@ -82,7 +84,7 @@ def single_phase(
     return state
 
 
-def pays_in_single(X: Tensor, problem: Problem) -> bool:
+def is_single_precision_worthwhile(X: Tensor, problem: Problem) -> bool:
     """Whether a copy in single precision was asked for, or promises a gain and takes no more room than a sketch."""
     if X.dtype != np.float64:
         return False
@@ -95,7 +97,7 @@ def pays_in_single(X: Tensor, problem: Problem) -> bool:
     return FEWEST_SINGLE <= size <= MOST_SINGLE and fits
 
 
-def check_single(X: Tensor, has_fixed: bool) -> None:
+def check_single_precision(X: Tensor, has_fixed: bool) -> None:
     """Refuse what a run in single precision cannot begin with."""
     unfit = _unfit_for_single(X, has_fixed)
     if unfit is not None:
@@ -127,7 +129,7 @@ def _is_in_range(factors: Sequence[Array]) -> bool:
 
 def _switch_to_exact(X: Tensor, problem: Problem, state: State) -> State:
     """End the phase: measure its factors on the tensor itself. Convergence before does not end the run."""
-    reason, state = limit_reached(state), settled(state)
+    reason, state = limit_reached(state), conclude(state)
     factors = [A.astype(X.dtype, copy=False) for A in state.factors]
     with single_threaded_blas():
         score = measure_from_scratch(X, problem, factors)

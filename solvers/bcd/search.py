@@ -35,7 +35,7 @@ class Search:
     """A run that tries several starts, or puts components back, or both.
 
     Every start goes through a coarse and a fine stage; the finalists through one more; the start that is chosen, to
-    the end. Stages consist of stretches of sweeps; after each, lost components may be put back.
+    the end. Stages consist of segments of sweeps; after each, lost components may be put back.
     """
 
     regrow: bool
@@ -44,10 +44,10 @@ class Search:
     given: bool = False  # the first start is the caller's
     stage: Stage = "coarse"
     start: int = 1  # the one under way, from 1
-    begun: int = 0  # iterations before the stretch under way
-    regrown: int = 0  # times that components were put back in this stage
+    segment_start: int = 0  # iterations before the segment under way
+    regrowths: int = 0  # times that components were put back in this stage
     rounds: int = 0  # times that it was tried in this start; makes the random numbers
-    vain: int = 0  # dead components of which none could be put back; as long as there are as many, it is not tried
+    failed_regrowths: int = 0  # dead components of which none could be put back; not tried again with as many
     pending: Pending | None = "start"
     outcomes: tuple[StartOutcome, ...] = ()
     candidates: tuple[Candidate, ...] = field(default=(), compare=False)

@@ -23,10 +23,10 @@ from sparse_ncp.solvers.tensor.products import Array
 StopReason: TypeAlias = Literal["tolerance", "max_iterations", "max_seconds", "cancelled", "exact"]
 RunPhase: TypeAlias = Literal["compressed", "single", "exact"]
 Phase: TypeAlias = Literal["start", "compressed", "single", "exact"]
-# What is done before the first sweep ends, and what share of it was done, as far as that is known.
+# What is done before the first sweep ends, and what share of it was done, as far as that is scan.
 PreparationStep: TypeAlias = Literal["scan", "weights", "start", "compress", "single", "sweep"]
-Report: TypeAlias = Callable[[PreparationStep, float], None]
-FORMAT = 3
+OnPrepare: TypeAlias = Callable[[PreparationStep, float], None]
+FORMAT = 4
 COLUMNS = ("objective", "relative_error", "seconds")
 
 

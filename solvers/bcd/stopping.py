@@ -20,11 +20,11 @@ def stop_reason(state: State, noise: float = 0.0, monotone: bool = False) -> Sto
     where rounding alone moves the objective; so has any in single precision, which ends that phase and not the run.
     `max_seconds` holds after `state.enforce_after_iteration`.
     """
-    stop, begun = state.settings.stop, state.search.begun if state.search else 0
-    begun, switched = max(1, begun), max(1, state.compressed_until, state.single_until)
-    exact = state.history.objective[max(begun, switched) - 1 :]
+    stop, segment_start = state.settings.stop, state.search.segment_start if state.search else 0
+    segment_start, switched = max(1, segment_start), max(1, state.compressed_until, state.single_until)
+    exact = state.history.objective[max(segment_start, switched) - 1 :]
     may_cycle = state.phase == "single" or (monotone and stop.tolerance > 0)
-    converged = _has_converged(stop, _latest_changes(state, begun, switched), noise)
+    converged = _has_converged(stop, _latest_changes(state, segment_start, switched), noise)
     if converged or (may_cycle and _only_rounding_is_left(stop, exact, noise)):
         return "tolerance"
     return limit_reached(state)
@@ -58,17 +58,17 @@ def _are_small(changes: Sequence[Change], tolerance: float, patience: int, noise
     )
 
 
-def _latest_changes(state: State, begun: int, switched: int) -> list[Change]:
-    """What the last `patience` sweeps of a stretch changed; none as long as no exact one has followed other phases.
+def _latest_changes(state: State, segment_start: int, switched: int) -> list[Change]:
+    """What the last `patience` sweeps of a segment changed; none as long as no exact one has followed other phases.
 
     Where a phase ended, its factors were measured anew, on the tensor itself: that is no change that a sweep made.
     """
     stop, history = state.settings.stop, state.history
     values = history.relative_error if stop.criterion == "relative_error" else history.objective
-    exact = _latest(values[max(begun, switched) - 1 :], stop.patience)
+    exact = _latest(values[max(segment_start, switched) - 1 :], stop.patience)
     if not exact:
         return exact
-    return [*_latest(values[begun - 1 : switched - 1], stop.patience), *exact][-stop.patience :]
+    return [*_latest(values[segment_start - 1 : switched - 1], stop.patience), *exact][-stop.patience :]
 
 
 def _latest(values: Sequence[float], count: int) -> list[Change]:

@@ -13,7 +13,7 @@ from sparse_ncp.solvers.bcd.problem import Problem
 from sparse_ncp.solvers.bcd.result import ZERO_IS_NOT_BEST
 from sparse_ncp.solvers.bcd.scaling import check_overflow, column_sizes, rescaled, scales_after_sweep
 from sparse_ncp.solvers.bcd.starts.regrow import largest_useful_beta, regrow
-from sparse_ncp.solvers.bcd.starts.trials import begin, is_too_faint, proceed
+from sparse_ncp.solvers.bcd.starts.trials import advance, is_below_threshold, start_trial
 from sparse_ncp.solvers.bcd.state import Momentum, State, StopReason
 from sparse_ncp.solvers.bcd.stopping import limit_reached, stop_reason
 from sparse_ncp.solvers.block import Memory
@@ -38,7 +38,7 @@ class Step(NamedTuple):
     squared_error: float
 
 
-class First(NamedTuple):
+class SweepStart(NamedTuple):
     """What a sweep begins with: the first contraction of the tensor, and of what is observed of it."""
 
     factors: list[Array]  # of the components that are swept
@@ -48,16 +48,16 @@ class First(NamedTuple):
     observed: Partial | None
 
     @classmethod
-    def of(cls, X: TensorLike, problem: Problem, factors: Sequence[Array]) -> "First":
+    def of(cls, X: TensorLike, problem: Problem, factors: Sequence[Array]) -> "SweepStart":
         sizes, order = [column_sizes(A) for A in factors], sweep_order(X, problem)
-        swept, some = _living(problem, sizes), list(factors)
+        swept, some = _active_components(problem, sizes), list(factors)
         if swept is not None:
             some, sizes = [A.take(swept, axis=1) for A in factors], [size[swept] for size in sizes]
         entries, observed = X.first_contraction(some, order), X.observed.first_contraction(some, order)
         return cls(some, sizes, swept, entries, observed)
 
 
-def _living(problem: Problem, sizes: Sequence[Float64]) -> NDArray[np.intp] | None:
+def _active_components(problem: Problem, sizes: Sequence[Float64]) -> NDArray[np.intp] | None:
     """The components that are not zero in all free modes: one that is stays so, and need not be swept; None for all.
 
     Sweeps without extrapolation are as in the paper: of all components.
@@ -69,65 +69,67 @@ def _living(problem: Problem, sizes: Sequence[Float64]) -> NDArray[np.intp] | No
 
 
 def iterate(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
-    """One iteration: a sweep, measured and recorded; then what its stretch or its end calls for."""
+    """One iteration: a sweep, measured and recorded; then what its segment or its end calls for."""
     with single_threaded_blas():
-        recorded = _swept(X, problem, state, pool)
+        recorded = _sweep_once(X, problem, state, pool)
         noise = rounding_noise(X, recorded.history.relative_error[-1])
-        after = _timed(recorded, lambda state: _explained(X, problem, proceed(X, problem, state, noise, pool), pool))
+        after = _timed(
+            recorded, lambda state: _explain_zero_solution(X, problem, advance(X, problem, state, noise, pool), pool)
+        )
         return after if after.stop_reason is not None else replace(after, stop_reason=limit_reached(after))
 
 
-def _swept(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
+def _sweep_once(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
     """After a sweep, which is repeated without extrapolation if the objective rose."""
     method, started = problem.method, time.perf_counter()
     is_new = state.search is not None and state.search.pending == "start"
-    state = begin(X, problem, state)
-    if is_new and is_too_faint(X, problem, state):
-        state = replace(state, factors=_swept_free(X, problem, state.factors, pool))
-    beyond = _extrapolated(problem, state)
-    first = First.of(X, problem, beyond or state.factors)
-    step = sweep_modes(X, problem, beyond or state.factors, state.memory, first, method.update, pool)
+    state = start_trial(X, problem, state)
+    if is_new and is_below_threshold(X, problem, state):
+        state = replace(state, factors=_unpenalised_sweeps(X, problem, state.factors, pool))
+    extrapolated = _extrapolate(problem, state)
+    first = SweepStart.of(X, problem, extrapolated or state.factors)
+    step = sweep_modes(X, problem, extrapolated or state.factors, state.memory, first, method.update, pool)
     seconds = time.perf_counter() - started
     score = measure(X, problem, step.factors, step.squared_error)
     rose = score.objective > state.objective + rounding_noise(X, score.relative_error)
-    if rose and (beyond is not None or method.fallback is not None):
+    if rose and (extrapolated is not None or method.fallback is not None):
         started = time.perf_counter()
-        if beyond is not None:
-            first = First.of(X, problem, state.factors)
+        if extrapolated is not None:
+            first = SweepStart.of(X, problem, state.factors)
         step = sweep_modes(X, problem, state.factors, state.memory, first, method.fallback or method.update, pool)
         seconds += time.perf_counter() - started
         score = measure(X, problem, step.factors, step.squared_error)
-    momentum = _next_momentum(problem, state, beyond is not None, rose)
+    momentum = _next_momentum(problem, state, extrapolated is not None, rose)
     return _record(X, problem, state, step, score, momentum, state.seconds + seconds)
 
 
-def _swept_free(X: TensorLike, problem: Problem, factors: Sequence[Array], pool: Threads) -> tuple[Array, ...]:
+def _unpenalised_sweeps(X: TensorLike, problem: Problem, factors: Sequence[Array], pool: Threads) -> tuple[Array, ...]:
     """The factors after a few sweeps without β: no iterations of this problem, so they have no line in the history."""
     free = replace(problem, beta=(0.0,) * len(problem.beta))
     memory = [Memory()] * len(factors)
     for _ in range(FREE_SWEEPS):
-        first = First.of(X, free, factors)
+        first = SweepStart.of(X, free, factors)
         factors, memory, _error = sweep_modes(X, free, factors, memory, first, free.method.update, pool)
     return tuple(factors)
 
 
-def _extrapolated(problem: Problem, state: State) -> tuple[Array, ...] | None:
+def _extrapolate(problem: Problem, state: State) -> tuple[Array, ...] | None:
     """The factors, carried on in the direction that the last sweep took; None where there was none."""
     previous, weight = state.momentum.previous, state.momentum.weight
     if not problem.extrapolates or previous is None:
         return None
     return tuple(
-        _carried_on(A, before, weight) if mode in problem.free else A
+        _extrapolate_factor(A, before, weight) if mode in problem.free else A
         for mode, (A, before) in enumerate(zip(state.factors, previous, strict=True))
     )
 
 
-def _carried_on(A: Array, before: Array, weight: float) -> Array:
+def _extrapolate_factor(A: Array, before: Array, weight: float) -> Array:
     from sparse_ncp.solvers.kernels.elementwise import carry_on  # numba, see methods/hals.py
 
-    beyond = np.empty(A.shape, A.dtype)
-    carry_on(np.ascontiguousarray(A), np.ascontiguousarray(before), A.dtype.type(weight), beyond)
-    return beyond
+    extrapolated = np.empty(A.shape, A.dtype)
+    carry_on(np.ascontiguousarray(A), np.ascontiguousarray(before), A.dtype.type(weight), extrapolated)
+    return extrapolated
 
 
 def _next_momentum(problem: Problem, state: State, went_beyond: bool, rose: bool) -> Momentum:
@@ -153,7 +155,7 @@ def reason_to_stop(X: TensorLike, problem: Problem, state: State) -> StopReason 
     return stop_reason(state, noise, problem.method.monotone)
 
 
-def _explained(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
+def _explain_zero_solution(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
     """At an end where every component is zero: the largest β that leaves one, and whether zero is really the best."""
     if state.stop_reason != "tolerance" or not (any(problem.beta) and problem.can_regrow):
         return state
@@ -181,7 +183,7 @@ def sweep_modes(
     problem: Problem,
     start: Sequence[Array],
     remembered: Sequence[Memory],
-    first: First,
+    first: SweepStart,
     update: Update,
     pool: Threads,
 ) -> Step:

@@ -37,7 +37,7 @@ PREPARATIONS: list[tuple[dict[str, Any], list[str]]] = [
 @pytest.mark.parametrize(("fields", "steps"), PREPARATIONS)
 def test_how_far_the_first_sweep_is_prepared_is_told_in_order(fields: dict[str, Any], steps: list[str]) -> None:
     told: list[tuple[str, float]] = []
-    states = sweeps(X, asked(**fields), report=lambda *what: told.append(what))
+    states = sweeps(X, asked(**fields), on_prepare=lambda *what: told.append(what))
     next(states)
     assert list(dict.fromkeys(step for step, _ in told)) == steps
     assert told == sorted(told, key=lambda what: (steps.index(what[0]), what[1]))
@@ -53,7 +53,7 @@ class Enough(Exception):
 @pytest.mark.parametrize("fields", [fields for fields, _ in PREPARATIONS])
 def test_whoever_hears_how_far_it_is_may_end_it_at_any_step(fields: dict[str, Any]) -> None:
     threads, told = threading.active_count(), list[object]()
-    next(sweeps(X, asked(**fields), threads=2, report=lambda *what: told.append(what)))
+    next(sweeps(X, asked(**fields), threads=2, on_prepare=lambda *what: told.append(what)))
     for number in range(1, len(told) + 1):
         heard = count(1)
 
@@ -62,13 +62,13 @@ def test_whoever_hears_how_far_it_is_may_end_it_at_any_step(fields: dict[str, An
                 raise Enough
 
         with pytest.raises(Enough):
-            next(sweeps(X, asked(**fields), threads=2, report=report))
+            next(sweeps(X, asked(**fields), threads=2, on_prepare=report))
         assert threading.active_count() == threads
 
 
 def test_a_start_from_singular_vectors_is_told_of_in_every_round() -> None:
     told: list[float] = []
-    next(sweeps(X, asked(accelerate="none", init="nndsvd"), report=lambda _, share: told.append(share)))
+    next(sweeps(X, asked(accelerate="none", init="nndsvd"), on_prepare=lambda _, share: told.append(share)))
     assert len(set(told)) > SVD_ITERATIONS
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from sparse_ncp.solvers import METHODS, InvalidInput, Settings, State, estimate_memory, solve, sweeps, synthetic
-from sparse_ncp.solvers.bcd.phases import MOST_SINGLE, pays_in_single
+from sparse_ncp.solvers.bcd.phases import MOST_SINGLE, is_single_precision_worthwhile
 from sparse_ncp.solvers.settings import Accelerate
 from sparse_ncp.solvers.tensor.compressed import sketch_bytes
 from sparse_ncp.solvers.tensor.dense import SINGLE_BYTES, Positive, Tensor
@@ -203,7 +203,9 @@ def test_auto_decides_by_the_shape_and_takes_no_more_memory_than_before(
     with Threads(1) as pool:
         tensor = of_shape(shape, pool)
         tensor.shape = shape
-        assert pays_in_single(tensor, problem_of(asked(rank=rank, accelerate="auto"), len(shape))) == pays
+        assert (
+            is_single_precision_worthwhile(tensor, problem_of(asked(rank=rank, accelerate="auto"), len(shape))) == pays
+        )
     if pays:
         assert SINGLE_BYTES * math.prod(shape) <= sketch_bytes(shape, rank)
         assert math.prod(shape) <= MOST_SINGLE

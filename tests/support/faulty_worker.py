@@ -9,7 +9,7 @@ from typing import Any
 from celery import signals
 
 from sparse_ncp.solvers import Diagnostics, State, diagnose, sweeps
-from sparse_ncp.solvers.bcd.state import Report
+from sparse_ncp.solvers.bcd.state import OnPrepare
 from sparse_ncp.worker.broker import QUEUE, celery_app
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.errors import StoreUnavailable
@@ -49,11 +49,11 @@ def pensive() -> None:
 def thorough() -> None:
     """It does not end to prepare a first sweep before it is told, and reports all the while."""
 
-    def sweep_later(*arguments: Any, report: Report, **fields: Any) -> Iterator[State]:
+    def sweep_later(*arguments: Any, on_prepare: OnPrepare, **fields: Any) -> Iterator[State]:
         while not (Configuration().data / GO).exists():
-            report("scan", 0.5)
+            on_prepare("scan", 0.5)
             time.sleep(0.01)
-        yield from sweeps(*arguments, report=report, **fields)
+        yield from sweeps(*arguments, on_prepare=on_prepare, **fields)
 
     vars(attempt)["sweeps"] = sweep_later
 

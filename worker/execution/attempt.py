@@ -152,8 +152,8 @@ class Attempt:
             resume=resume,
             threads=self._configuration.threads_per_job,
             clock=clock,
-            known=known,
-            report=self._prepare,
+            scan=known,
+            on_prepare=self._prepare,
         )
 
     def _clock(self) -> Clock:

@@ -42,7 +42,7 @@ class Passes(NamedTuple):
 USUAL, RANK_ONE = Passes(5, 2), Passes(10, 10)
 
 
-class Grown(NamedTuple):
+class Regrowth(NamedTuple):
     """Factors with components put back, and their score."""
 
     factors: list[Array]
@@ -57,14 +57,14 @@ def regrow(
     key: Sequence[int],
     threads: Threads,
     thorough: bool = True,
-) -> Grown | None:
+) -> Regrowth | None:
     """Fill the dead columns, all at once, or if none of those pays with a single one; None if nothing lowers O.
 
     A single one that need not share the residual may pay where several do not; it is tried if `thorough`, and where
     the model is zero. There it is fitted well: zero is the global minimum if and only if no single component lowers O.
     `key` makes the random numbers.
     """
-    dead = lost(X, factors)
+    dead = dead_components(X, factors)
     count = int(dead.sum())
     if count == 0:
         return None
@@ -74,18 +74,18 @@ def regrow(
         attempts.append((1, RANK_ONE if dead.all() else USUAL))
     for attempt, (columns, passes) in enumerate(attempts):
         random = np.random.default_rng(np.random.SeedSequence(problem.settings.seed, spawn_key=(*key, attempt)))
-        new = _kept(X, problem, *_fitted(X, problem, living, columns, passes, random, threads))
+        new = _select_components(X, problem, *_fit_components(X, problem, living, columns, passes, random, threads))
         if new is None:
             continue
         room = [np.zeros((len(A), count - new[0].shape[1])) for A in new]
         filled = [np.hstack(columns).astype(X.dtype) for columns in zip(living, new, room, strict=True)]
         score = measure_from_scratch(X, problem, filled)
         if score.objective < objective:
-            return Grown(filled, score)
+            return Regrowth(filled, score)
     return None
 
 
-def lost(X: TensorLike, factors: Sequence[Array]) -> NDArray[np.bool_]:
+def dead_components(X: TensorLike, factors: Sequence[Array]) -> NDArray[np.bool_]:
     """Which components are dead."""
     is_dead: NDArray[np.bool_] = weights(factors) <= DEAD_SHARE * X.norm
     return is_dead
@@ -95,13 +95,13 @@ def largest_useful_beta(X: TensorLike, problem: Problem, threads: Threads) -> fl
     """About the largest β at which a single component lowers the objective: that of the best one without a penalty."""
     random = np.random.default_rng(np.random.SeedSequence(problem.settings.seed, spawn_key=()))
     nothing, free = [np.zeros((length, 0)) for length in X.shape], (0.0,) * len(X.shape)
-    D, inner = _fitted(X, replace(problem, alpha=free, beta=free), nothing, 1, Passes(10, 0), random, threads)
+    D, inner = _fit_components(X, replace(problem, alpha=free, beta=free), nothing, 1, Passes(10, 0), random, threads)
     size = weights(D)[0] if X.observed.count is None else np.sqrt(X.observed.overlap(D)[0, 0])
     spread = np.prod([A.sum() / np.linalg.norm(A) for A in D]) * (weights(D)[0] / size)
     return beta_for(float(inner[0] / size), float(spread), len(D))
 
 
-def _fitted(
+def _fit_components(
     X: TensorLike,
     problem: Problem,
     living: Sequence[Float64],
@@ -121,8 +121,8 @@ def _fitted(
     for _ in range(passes.free):
         D, inner = _hals_pass(X, free, living, D, threads)
     for _ in range(passes.penalised):
-        D, inner = _hals_pass(X, problem, living, _balanced(problem, D), threads)
-    return _balanced(problem, D), inner
+        D, inner = _hals_pass(X, problem, living, _balance(problem, D), threads)
+    return _balance(problem, D), inner
 
 
 def _hals_pass(
@@ -145,7 +145,7 @@ def _hals_pass(
     return D, np.einsum("ir,ir->r", C, D[mode])
 
 
-def _kept(X: TensorLike, problem: Problem, D: list[Float64], inner: Float64) -> list[Float64] | None:
+def _select_components(X: TensorLike, problem: Problem, D: list[Float64], inner: Float64) -> list[Float64] | None:
     """Those of the new components that together lower the objective."""
     G, penalties = X.observed.overlap(D), problem.penalty_per_component(D)
     kept = np.flatnonzero(weights(D) > DEAD_SHARE * X.norm)
@@ -158,5 +158,5 @@ def _kept(X: TensorLike, problem: Problem, D: list[Float64], inner: Float64) -> 
     return None
 
 
-def _balanced(problem: Problem, D: Sequence[Float64]) -> list[Float64]:
+def _balance(problem: Problem, D: Sequence[Float64]) -> list[Float64]:
     return [A * scale for A, scale in zip(D, best_scales(problem, D), strict=True)]

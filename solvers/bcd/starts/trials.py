@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sparse_ncp.solvers.bcd.problem import Problem
 from sparse_ncp.solvers.bcd.search import Candidate, Search, Stage, StartOutcome
 from sparse_ncp.solvers.bcd.starts.initial import is_from_singular_vectors, starting_factors
-from sparse_ncp.solvers.bcd.starts.regrow import lost, regrow
+from sparse_ncp.solvers.bcd.starts.regrow import dead_components, regrow
 from sparse_ncp.solvers.bcd.state import Momentum, State
 from sparse_ncp.solvers.bcd.stopping import has_flattened, limit_reached
 from sparse_ncp.solvers.block import Memory
@@ -31,7 +31,7 @@ STARTS_PER_FINALIST = 8 / 3
 AGREEING, AGREEMENT = 4, 2e-3
 
 
-class Stretch(NamedTuple):
+class Segment(NamedTuple):
     """Sweeps until the objective changes by less than the tolerance, then components may be put back."""
 
     tolerance: float
@@ -40,10 +40,10 @@ class Stretch(NamedTuple):
     regrows: int
 
 
-STRETCHES: dict[Stage, Stretch] = {
-    "coarse": Stretch(1e-2, 1, 60, 1),
-    "fine": Stretch(1e-3, 2, 60, 2),
-    "finalist": Stretch(1e-4, 2, 100, 1),
+SEGMENTS: dict[Stage, Segment] = {
+    "coarse": Segment(1e-2, 1, 60, 1),
+    "fine": Segment(1e-3, 2, 60, 2),
+    "finalist": Segment(1e-4, 2, 100, 1),
 }
 FINAL_REGROWS = 1
 
@@ -68,12 +68,12 @@ def _most_finalists(starts: int, every: bool) -> int:
     return starts if every else max(1, round(starts / STARTS_PER_FINALIST))
 
 
-def begin(X: TensorLike, problem: Problem, state: State) -> State:
+def start_trial(X: TensorLike, problem: Problem, state: State) -> State:
     """Before a sweep: take up the factors of a new start, of the next finalist, or of the start that is chosen."""
     search = state.search
     if search is None or search.pending is None:
         return state
-    at = replace(search, pending=None, begun=state.iteration + 1, regrown=0, vain=0)
+    at = replace(search, pending=None, segment_start=state.iteration + 1, regrowths=0, failed_regrowths=0)
     if search.pending == "start":
         factors = state.factors if search.start == 1 else _drawn(X, problem, state)
         return _restarted(state, at, factors, math.inf)
@@ -93,7 +93,7 @@ def _drawn(X: TensorLike, problem: Problem, state: State) -> list[Array]:
     return starting_factors(X, problem, None, state.search.start, fixed)
 
 
-def is_too_faint(X: TensorLike, problem: Problem, state: State) -> bool:
+def is_below_threshold(X: TensorLike, problem: Problem, state: State) -> bool:
     """Whether the start that was just taken up would lose components to β at once, so faint are they.
 
     NNDSVD gives every mode the root of a component's weight, and their product is far too small.
@@ -104,28 +104,28 @@ def is_too_faint(X: TensorLike, problem: Problem, state: State) -> bool:
     return is_from_singular_vectors(X, problem.settings, search.start)
 
 
-def proceed(X: TensorLike, problem: Problem, state: State, noise: float, threads: Threads) -> State:
-    """After a sweep: where its stretch has ended, put components back or go on to what comes next."""
+def advance(X: TensorLike, problem: Problem, state: State, noise: float, threads: Threads) -> State:
+    """After a sweep: where its segment has ended, put components back or go on to what comes next."""
     search, converged = state.search, state.stop_reason == "tolerance"
     if search is None or (search.stage == "final" and not converged):
         return state
     if search.stage != "final":
-        state = replace(state, stop_reason=None)  # convergence ends a stretch; limits are asked when all is done
+        state = replace(state, stop_reason=None)  # convergence ends a segment; limits are asked when all is done
         if not (converged or _has_ended(state, search, noise)):
             return state
-    most = FINAL_REGROWS if search.stage == "final" else STRETCHES[search.stage].regrows
-    dead = int(lost(X, state.factors).sum())
-    if search.regrow and search.regrown < most and dead != search.vain:
+    most = FINAL_REGROWS if search.stage == "final" else SEGMENTS[search.stage].regrows
+    dead = int(dead_components(X, state.factors).sum())
+    if search.regrow and search.regrowths < most and dead != search.failed_regrowths:
         key, thorough = (search.start, search.rounds), search.stage == "final"
         grown = regrow(X, problem, state.factors, state.objective, key, threads, thorough)
-        search = replace(search, rounds=search.rounds + 1, vain=dead if grown is None else 0)
+        search = replace(search, rounds=search.rounds + 1, failed_regrowths=dead if grown is None else 0)
         state = replace(state, search=search)
         if grown is not None:
             return _regrown(state, grown.factors, grown.score.objective, grown.score.relative_error)
     return state if search.stage == "final" else replace(state, search=_next(state, search))
 
 
-def settled(state: State) -> State:
+def conclude(state: State) -> State:
     """The same, its trial starts ended where they are: the lowest one is the run's own."""
     if state.search is None or not state.search.is_trial:
         return state
@@ -135,7 +135,7 @@ def settled(state: State) -> State:
         stage="final",
         pending=None,
         candidates=(),
-        begun=state.iteration,
+        segment_start=state.iteration,
         trial_iterations=state.iteration,
     )
     history = state.history.corrected(objective, relative_error)
@@ -156,28 +156,28 @@ def _restarted(state: State, search: Search, factors: Sequence[Array], objective
 def _regrown(state: State, factors: Sequence[Array], objective: float, relative_error: float) -> State:
     """The iteration's line tells of the factors with the components put back."""
     assert state.search is not None
-    search = replace(state.search, begun=state.iteration, regrown=state.search.regrown + 1)
+    search = replace(state.search, segment_start=state.iteration, regrowths=state.search.regrowths + 1)
     history = state.history.corrected(objective, relative_error)
     grown = replace(_restarted(state, search, factors, objective), history=history)
     return replace(grown, stop_reason=limit_reached(grown))
 
 
 def _has_ended(state: State, search: Search, noise: float) -> bool:
-    """Whether the objective changes little in the stretch under way, or that is as long as it may be."""
-    stop, stretch = state.settings.stop, STRETCHES[search.stage]
-    objective = state.history.objective[search.begun - 1 :]
+    """Whether the objective changes little in the segment under way, or that is as long as it may be."""
+    stop, segment = state.settings.stop, SEGMENTS[search.stage]
+    objective = state.history.objective[search.segment_start - 1 :]
     if search.stage == "finalist" and search.every:
         return len(objective) >= stop.max_iterations
-    longest = min(stretch.most_sweeps, stop.max_iterations)
-    return len(objective) >= longest or has_flattened(objective, stretch.tolerance, stretch.patience, noise)
+    longest = min(segment.most_sweeps, stop.max_iterations)
+    return len(objective) >= longest or has_flattened(objective, segment.tolerance, segment.patience, noise)
 
 
 def _next(state: State, search: Search) -> Search:
-    """What follows a stretch after which nothing was put back."""
+    """What follows a segment after which nothing was put back."""
     if search.stage == "coarse":
-        return replace(search, stage="fine", begun=state.iteration, regrown=0)
+        return replace(search, stage="fine", segment_start=state.iteration, regrowths=0)
     if search.starts == 1:
-        return replace(search, stage="final", begun=state.iteration, regrown=0, vain=0)
+        return replace(search, stage="final", segment_start=state.iteration, regrowths=0, failed_regrowths=0)
     outcome = _outcome(state, search)
     if search.stage == "finalist":
         others = [candidate for candidate in search.candidates if candidate.outcome.start != search.start]

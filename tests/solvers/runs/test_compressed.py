@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sparse_ncp.solvers import METHODS, Settings, State, estimate_memory, solve, sweeps, synthetic
-from sparse_ncp.solvers.bcd.phases import maybe_compress
+from sparse_ncp.solvers.bcd.phases import compress_if_worthwhile
 from sparse_ncp.solvers.settings import Accelerate
 from sparse_ncp.solvers.tensor.compressed import compress
 from sparse_ncp.solvers.tensor.scan import scan
@@ -78,7 +78,7 @@ def test_auto_decides_by_shape_and_spectrum(kind: Callable[[], synthetic.Synthet
     with Threads(2) as pool:
         tensor = prepare_tensor(kind().tensor, None, pool)
         problem = problem_of(asked(rank=rank, accelerate="auto"), len(tensor.shape))
-        assert (maybe_compress(tensor, problem, pool) is not None) == pays
+        assert (compress_if_worthwhile(tensor, problem, pool) is not None) == pays
 
 
 @pytest.mark.parametrize("method", ["hals", "mu"])
@@ -228,6 +228,6 @@ def test_a_scan_that_is_known_changes_no_bit(order: Any, precision: Precision, m
     settings = asked(precision=precision, accelerate="auto", stop={"max_iterations": 4})
     with Threads(2) as pool, single_threaded_blas():
         known = scan(tensor, pool)
-    first, second = (list(sweeps(tensor, settings, mask=mask, known=found))[-1] for found in (None, known))
+    first, second = (list(sweeps(tensor, settings, mask=mask, scan=found))[-1] for found in (None, known))
     assert same_bits(first.factors, second.factors)
     assert first.history.objective == second.history.objective

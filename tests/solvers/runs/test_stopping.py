@@ -220,7 +220,7 @@ def test_a_damaged_or_foreign_state_is_refused(monkeypatch: pytest.MonkeyPatch) 
         with pytest.raises(InvalidInput, match="damaged"):
             State.from_bytes(damaged)
     monkeypatch.setattr("sparse_ncp.solvers.bcd.state.FORMAT", 99)
-    with pytest.raises(InvalidInput, match="format 3, not 99"):
+    with pytest.raises(InvalidInput, match="format 4, not 99"):
         State.from_bytes(saved)
 
 
