@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 5
 DURATIONS := --durations=20
 
-.PHONY: serve demo quick test lint language bench bench-page bench-service faults fuzz chaos hashes clean
+.PHONY: serve demo quick test lint language bench bench-page bench-service faults fuzz chaos docs hashes clean
 
 serve: $(VENV)/server
 	$(BIN)/ncp serve
@@ -23,9 +23,6 @@ test: lint
 	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/clients
 	$(BIN)/pytest $(DURATIONS) tests/page
 	$(MAKE) faults
-
-quick: lint
-	$(BIN)/pytest --numprocesses 2 tests/solvers/methods tests/solvers/tensor
 
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
@@ -53,6 +50,11 @@ fuzz: $(VENV)/installed
 faults: $(VENV)/installed
 	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/faults
 
+# The documentation site, in site/: nothing in it comes from another server, and every link is checked.
+docs: $(VENV)/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "Open site/index.html"
+
 chaos: $(VENV)/installed
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
@@ -65,7 +67,7 @@ $(VENV)/server: pyproject.toml ncp_client/pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/installed: $(VENV)/server
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
 	touch $@
 
 # What the image installs, with the digest of every file: after a change of constraints.txt, on the image's kind of machine.

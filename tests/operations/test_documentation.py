@@ -36,6 +36,7 @@ API, METHOD_CHOICE, KEYS = (
     PAGES["docs/explanation/methods.md"],
     PAGES["docs/how-to/keys-and-limits.md"],
 )
+TUTORIAL = PAGES["docs/tutorial.md"]
 REAL_DATA = PAGES["docs/how-to/real-data.md"]
 PACKAGES = "app|benchmarks|clients|docs|ncp_client|solvers|tests|worker"
 # Variables that the clients read.
@@ -46,6 +47,7 @@ RUN = {
     ("README.md", "sh"): 1,
     ("docs/reference/http-api.md", "python"): 1,
     ("docs/reference/http-api.md", "sh"): 1,
+    ("docs/how-to/coming-from-other-software.md", "python"): 2,
     ("docs/how-to/matlab.md", "matlab"): 3,
     ("docs/explanation/methods.md", "python"): 3,
     ("docs/how-to/python.md", "python"): 3,
@@ -54,6 +56,7 @@ RUN = {
     ("docs/how-to/real-data.md", "python"): 6,
     ("docs/how-to/running-a-server.md", "sh"): 3,
     ("docs/how-to/studies.md", "python"): 2,
+    ("docs/tutorial.md", "python"): 2,
 }
 
 
@@ -228,6 +231,19 @@ def test_the_readmes_python_finds_the_four_components(tmp_path: Path) -> None:
 def test_the_example_finds_four_components_and_plots_them() -> None:
     assert run_python(snippets(METHOD_CHOICE, "python")[0]) == "4 components, relative error 0.0384\n"
     assert Path("components.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_tutorial_finds_the_three_dyes() -> None:
+    assert run_python("".join(snippets(TUTORIAL, "python"))).splitlines() == [
+        "3 components, relative error 0.040",
+        "emission peaks at [336, 356, 400] nm",
+        "correlation of the strongest component with its dye: 1.000",
+    ]
+
+
+def test_the_lines_of_other_software_have_their_equals() -> None:
+    for snippet in snippets(PAGES["docs/how-to/coming-from-other-software.md"], "python"):
+        assert run_python(snippet).splitlines()[-1] != "False"
 
 
 def test_the_long_run_resumes_and_ends() -> None:
