@@ -17,9 +17,9 @@ from sparse_ncp.worker.records.redis.connection import RedisConnection
 QUEUE = "work"
 TASK = "ncp.work"
 # Messages that may wait to be taken: whoever takes one claims until nothing is left, so more would wake nobody else.
-PENDING = 16
+MAX_PENDING = 16
 # Between two rounds of sending: the first wake-up goes at once, what is asked for soon after it goes together.
-ROUND_SECONDS = 0.02
+BATCH_SECONDS = 0.02
 # How long a process that ends waits for its last messages to be sent.
 CLOSE_SECONDS = 5.0
 log = logging.getLogger("ncp.jobs")
@@ -90,26 +90,26 @@ class WakeUpThread:
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
         self._changed = threading.Condition()
-        self._asked = 0
+        self._pending = 0
         self._closed = False
         self._pause = 0.0
         self._thread: threading.Thread | None = None
 
-    def ask(self, count: int = 1) -> None:
+    def notify(self, count: int = 1) -> None:
         """Jobs were queued. They are durable whether or not the messages arrive: reapers repeat lost ones."""
         if not count:
             return
         with self._changed:
-            self._asked += count
-            self._begin()
+            self._pending += count
+            self._start()
             self._changed.notify()
 
     def open(self) -> None:
         """Load Celery now, beside whatever else happens, not with the first wake-up."""
         with self._changed:
-            self._begin()
+            self._start()
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="wake-ups", daemon=True)
             self._thread.start()
@@ -123,12 +123,12 @@ class WakeUpThread:
             self._thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
-        enough = max(PENDING, self._configuration.workers)
+        max_pending = max(MAX_PENDING, self._configuration.workers)
         celery_app(self._configuration)
         with closing(RedisConnection.of(self._configuration)) as connection:
-            while asked := self._next():
+            while count := self._take_pending():
                 try:
-                    for _ in range(min(asked, enough - _pending(connection))):
+                    for _ in range(min(count, max_pending - _queue_length(connection))):
                         wake_worker(self._configuration)
                 except Unavailable as error:
                     log.warning("no wake-up message was sent, a worker will find the job by itself: %s", error)
@@ -136,21 +136,21 @@ class WakeUpThread:
                     # The border of the thread: without it every job would wait for a reaper.
                     log.exception("no wake-up message was sent, a worker will find the job by itself")
 
-    def _next(self) -> int:
+    def _take_pending(self) -> int:
         """How many were asked for since the last time; 0 at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed, self._pause)
-            self._changed.wait_for(lambda: self._asked or self._closed)
-            self._pause = ROUND_SECONDS
-            asked, self._asked = self._asked, 0
-            return asked
+            self._changed.wait_for(lambda: self._pending or self._closed)
+            self._pause = BATCH_SECONDS
+            count, self._pending = self._pending, 0
+            return count
 
 
 def pending_wakeups(configuration: Configuration) -> int:
     """How many wake-up messages no worker has taken yet."""
     with closing(RedisConnection.of(configuration)) as connection:
-        return _pending(connection)
+        return _queue_length(connection)
 
 
-def _pending(connection: RedisConnection) -> int:
+def _queue_length(connection: RedisConnection) -> int:
     return int(connection.command("LLEN", keys.BROKER + QUEUE))

@@ -122,7 +122,7 @@ class FixedModel(FrozenModel):
 EXAMPLE = {"tensor_id": "0123456789abcdef", "rank": 8, "beta": 0.1, "preset": "recommended"}
 
 
-def _as_sent(schema: dict[str, Any]) -> None:
+def _describe_request(schema: dict[str, Any]) -> None:
     """The schema of what a caller sends: a preset may bring the method, and the example is one that works."""
     move_defaults(schema, RECOMMENDED)
     schema["required"].remove("method")
@@ -132,7 +132,7 @@ def _as_sent(schema: dict[str, Any]) -> None:
 class JobRequest(Settings):
     """What may be asked of the server: the solver's settings, and what to run them on. One flat body."""
 
-    model_config = ConfigDict(json_schema_extra=_as_sent)
+    model_config = ConfigDict(json_schema_extra=_describe_request)
 
     tensor_id: Id = Field(description="the tensor to decompose")
     name: Name | None = Field(None, description="a name for people")

@@ -47,6 +47,6 @@ class Submissions:
 
     async def _outcomes(self, submissions: list[Submission]) -> list[Submitted | Exception]:
         try:
-            return await asyncio.to_thread(self._jobs.submit_together, submissions)
+            return await asyncio.to_thread(self._jobs.submit_many, submissions)
         except Exception as error:  # that of all: Redis is away, and each who waits is told
             return [error] * len(submissions)

@@ -116,5 +116,5 @@ class _WriteQueue:
 
 
 def _write(upload: Upload, content: memoryview, reservation: Reservation) -> None:
-    reservation.cover(upload.nbytes + len(content), upload.nbytes)
+    reservation.reserve(upload.nbytes + len(content), upload.nbytes)
     upload.write(content)

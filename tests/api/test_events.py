@@ -114,10 +114,10 @@ def test_how_far_a_preparation_is_is_told_to_whoever_watches_now(
 ) -> None:
     """Under the id of the event before it: whoever connects again, or later, gets what is recorded and nothing else."""
     path = f"/v1/jobs/{claim.job_id}"
-    records.claims.preparing(claim, Preparation(step="check", share=0.25))
+    records.claims.publish_preparation(claim, Preparation(step="check", share=0.25))
     with watching(caller, claim.job_id) as seen:
         wait_for(lambda: _steps(seen), 5, "what it is doing now")
-        records.claims.preparing(claim, Preparation(step="scan", share=0.5))
+        records.claims.publish_preparation(claim, Preparation(step="scan", share=0.5))
         wait_for(lambda: len(set(_steps(seen))) == 2, 5, "the next step")
         job = caller.get(path).json()
         assert (job["phase"], job["preparing"]) == ("preparing", {"step": "scan", "share": 0.5})
@@ -139,18 +139,18 @@ def test_a_later_attempt_prepares_again_and_tells_of_it(
 ) -> None:
     path = f"/v1/jobs/{claim.job_id}"
     records.claims.publish(claim, [row(1), row(2)])
-    records.claims.preparing(claim, Preparation(step="check", share=0.25))
+    records.claims.publish_preparation(claim, Preparation(step="check", share=0.25))
     assert caller.get(path).json()["phase"] == "preparing"
     records.claims.hand_back(claim)
     assert (caller.get(path).json()["phase"], caller.get(path).json()["preparing"]) == (None, None)
     again = records.claims.claim("the test")
     assert again is not None
-    assert not records.claims.preparing(claim, Preparation(step="check", share=0.5))
+    assert not records.claims.publish_preparation(claim, Preparation(step="check", share=0.5))
     assert caller.get(path).json()["phase"] == "exact"
-    assert records.claims.preparing(again, Preparation(step="compress", share=0.5))
+    assert records.claims.publish_preparation(again, Preparation(step="compress", share=0.5))
     with watching(caller, claim.job_id, "2-0") as seen:
         wait_for(lambda: _steps(seen) == [("compress", 0.5)], 5, "what it is doing now")
-        assert records.claims.preparing(again, None)
+        assert records.claims.publish_preparation(again, None)
         assert caller.get(path).json()["phase"] == "exact"
         end(records, again)
     assert [sent.kind for sent in seen if sent.kind != "preparing"] == ["state"] * 3 + ["end"]

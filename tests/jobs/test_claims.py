@@ -87,11 +87,11 @@ def test_a_running_job_tells_its_phase(records: ExecutionRecords, job: Job) -> N
     assert now(records, job).phase == "preparing"
     records.claims.publish(claim, [row(1).model_copy(update={"phase": "start"})])
     assert now(records, job).phase == "start"
-    assert records.claims.diagnosing(claim)
+    assert records.claims.publish_diagnosing(claim)
     assert now(records, job).phase == "diagnosing"
     records.claims.hand_back(claim)
     assert now(records, job).phase is None
-    assert not records.claims.diagnosing(claim)
+    assert not records.claims.publish_diagnosing(claim)
     again = claimed(records)
     assert now(records, job).phase == "start"
     records.claims.succeed(again, RESULT)
@@ -130,13 +130,13 @@ def test_higher_priority_then_age_decide_within_an_owner(records: ExecutionRecor
 WRITES: dict[str, Callable[[ExecutionRecords, Claim], object]] = {
     "renew": lambda records, claim: records.claims.renew(claim) != "lost",
     "publish": lambda records, claim: records.claims.publish(claim, [row(1)]) != "lost",
-    "checkpointed": lambda records, claim: records.claims.checkpointed(claim, "name", 1),
-    "diagnosing": lambda records, claim: records.claims.diagnosing(claim),
+    "checkpointed": lambda records, claim: records.claims.save_checkpoint(claim, "name", 1),
+    "diagnosing": lambda records, claim: records.claims.publish_diagnosing(claim),
     "succeed": lambda records, claim: records.claims.succeed(claim, RESULT),
-    "cancelled": lambda records, claim: records.claims.cancelled(claim, RESULT),
+    "cancelled": lambda records, claim: records.claims.cancel(claim, RESULT),
     "fail": lambda records, claim: records.claims.fail(claim, ERROR),
     "hand_back": lambda records, claim: records.claims.hand_back(claim),
-    "crashed": lambda records, claim: records.claims.crashed(claim, "it was killed"),
+    "crashed": lambda records, claim: records.claims.crash(claim, "it was killed"),
 }
 
 
@@ -180,13 +180,13 @@ def test_a_running_job_is_told_of_its_cancellation(records: ExecutionRecords, jo
     assert (asked.state, asked.cancel_requested) == ("running", True)
     assert records.claims.renew(claim) == "cancel_requested"
     assert records.claims.publish(claim, []) == "cancel_requested"
-    assert records.claims.cancelled(claim, RESULT)
+    assert records.claims.cancel(claim, RESULT)
     assert now(records, job).state == "cancelled"
 
 
 def test_handing_back_costs_no_attempt(records: ExecutionRecords, job: Job) -> None:
     first = claimed(records)
-    records.claims.checkpointed(first, "name", 7)
+    records.claims.save_checkpoint(first, "name", 7)
     assert records.claims.hand_back(first)
     assert (now(records, job).state, now(records, job).attempt) == ("queued", 0)
     second = claimed(records)
@@ -194,7 +194,7 @@ def test_handing_back_costs_no_attempt(records: ExecutionRecords, job: Job) -> N
 
 
 def test_a_cancelled_job_that_is_handed_back_or_dies_ends(records: ExecutionRecords, tensor: TensorRecord) -> None:
-    for leave in (records.claims.hand_back, lambda claim: records.claims.crashed(claim, "it was killed")):
+    for leave in (records.claims.hand_back, lambda claim: records.claims.crash(claim, "it was killed")):
         job, _ = records.jobs.submit("local", request(tensor))
         claim = claimed(records)
         records.jobs.cancel("local", job.id)
@@ -218,7 +218,7 @@ def test_a_silent_worker_loses_its_job_and_a_renewed_lease_does_not(
 def test_a_job_that_dies_three_times_without_advancing_fails(records: ExecutionRecords, job: Job) -> None:
     for _ in range(3):
         assert now(records, job).state == "queued"
-        records.claims.crashed(claimed(records), "its process was killed by SIGKILL")
+        records.claims.crash(claimed(records), "its process was killed by SIGKILL")
     failed = now(records, job)
     assert (failed.state, failed.attempt) == ("failed", 3)
     assert failed.error is not None
@@ -231,7 +231,7 @@ def test_a_job_that_advances_may_die_often(records: ExecutionRecords, job: Job) 
     for iteration in range(1, 7):
         claim = claimed(records)
         records.claims.publish(claim, [row(iteration)])
-        records.claims.crashed(claim, "it was killed")
+        records.claims.crash(claim, "it was killed")
     assert now(records, job).state == "queued"
     assert now(records, job).attempt == 6
 
@@ -312,11 +312,11 @@ def test_the_next_claim_knows_what_the_last_one_has_spent(records: ExecutionReco
     assert first.spent_seconds == 0
     records.claims.renew(first, 7.5)
     records.claims.renew(first, 7.0)
-    records.claims.crashed(first, "killed")
+    records.claims.crash(first, "killed")
     second = claimed(records)
     assert second.spent_seconds == 7.5
     records.claims.publish(second, [row(900)])
-    records.claims.crashed(second, "killed")
+    records.claims.crash(second, "killed")
     assert claimed(records).spent_seconds == row(900).seconds
 
 
@@ -340,7 +340,7 @@ def test_a_preparation_is_told_while_it_lasts(
     records: ExecutionRecords, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And its end at once, also where no iteration is published: a later attempt repeats what readers have seen."""
-    monkeypatch.setattr(progress, "PREPARING_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "PREPARATION_SECONDS", 0.0)
     claim = claimed(records)
     heartbeat = Heartbeat(records.claims, claim, 60.0)
     with ProgressPublisher(records.claims, claim, heartbeat) as publisher:
@@ -354,7 +354,7 @@ def test_a_preparation_is_told_while_it_lasts(
 
 def test_a_preparation_ends_with_its_attempt(records: ExecutionRecords, job: Job) -> None:
     claim = claimed(records)
-    assert records.claims.preparing(claim, Preparation(step="check", share=0.5))
+    assert records.claims.publish_preparation(claim, Preparation(step="check", share=0.5))
     assert records.claims.fail(claim, ERROR)
-    assert not records.claims.preparing(claim, Preparation(step="check", share=0.6))
+    assert not records.claims.publish_preparation(claim, Preparation(step="check", share=0.6))
     assert (now(records, job).preparing, now(records, job).phase) == (None, None)

@@ -111,7 +111,7 @@ def test_a_long_history_is_moved_step_by_step_and_nothing_is_lost_between(
     records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each call moves one piece here, as one would that has no time left; a process that is killed leaves the same."""
-    monkeypatch.setattr(operations, "PIECE", 3)
+    monkeypatch.setattr(operations, "EVENTS_PER_PIECE", 3)
     job = eventful(records, tensor)
     live, events = jobs.history("local", job.id), jobs.events_after(job.id)
     calls = 0
@@ -127,7 +127,7 @@ def test_a_long_history_is_moved_step_by_step_and_nothing_is_lost_between(
 def test_settling_takes_no_longer_than_a_third_of_a_lease(
     records: ExecutionRecords, store: LocalStore, tensor: TensorRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "PIECE", 1)
+    monkeypatch.setattr(operations, "EVENTS_PER_PIECE", 1)
     hurried = records._redis.configuration.model_copy(update={"lease_seconds": 0.003})
     first, second = eventful(records, tensor), eventful(records, tensor)
     calls = 0

@@ -11,7 +11,7 @@ LUA = ROOT / "worker" / "records" / "lua"
 SCRIPTS = {path: path.read_text() for path in LUA.rglob("*.lua")}
 PRELUDE = SCRIPTS[LUA / "state_machine.lua"]
 # Not touched by a script: whose turn it is to clean up, and the prefixes.
-PYTHON_ONLY = {"TIDIED", "PREFIX", "BROKER"}
+PYTHON_ONLY = {"CLEANUP_TURN", "PREFIX", "BROKER"}
 
 
 def names_in_lua() -> dict[str, str]:

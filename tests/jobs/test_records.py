@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparse_ncp.worker.broker import PENDING, pending_wakeups
+from sparse_ncp.worker.broker import MAX_PENDING, pending_wakeups
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Job, TensorRecord
 from sparse_ncp.worker.errors import (
@@ -245,7 +245,7 @@ def test_submissions_made_together_ask_redis_twice_and_wait_for_no_message(
 
     jobs = JobOperations(ExecutionRecords(Counted.of(configuration)), store, configuration)
     submissions = [Submission("local", request(tensor), key=f"mine {number}") for number in range(count)]
-    outcomes = made(jobs.submit_together(submissions))
+    outcomes = made(jobs.submit_many(submissions))
     assert Counted.asked == 2
     assert [job.queue_position for job, _ in outcomes] == list(range(1, count + 1))
     jobs.close()
@@ -264,7 +264,7 @@ def test_submissions_made_together_are_each_made_or_refused_as_if_alone(
     theirs = put(records, store, random_tensor(4, 5, 6, seed=2), "ann")
     earlier, _ = jobs.submit("local", request(tensor, name="earlier"), "earlier")
     two_jobs, small_rank = Limits(live_jobs=2), Limits(rank=2)
-    outcomes = jobs.submit_together(
+    outcomes = jobs.submit_many(
         [
             Submission("local", request(tensor), "one"),
             Submission("local", request(theirs)),
@@ -293,7 +293,7 @@ def test_a_redis_that_has_forgotten_the_scripts_is_sent_them_again(
     """As after its restart."""
     with connect(configuration) as client:
         client.script_flush()
-    outcomes = made(jobs.submit_together([Submission("local", request(tensor))] * 3))
+    outcomes = made(jobs.submit_many([Submission("local", request(tensor))] * 3))
     assert [job.queue_position for job, _ in outcomes] == [1, 2, 3]
 
 
@@ -303,7 +303,7 @@ def test_many_submissions_at_once_leave_no_more_messages_than_workers_could_take
     with ThreadPoolExecutor(8) as pool:
         ids = list(pool.map(lambda _: jobs.submit("local", request(tensor))[0].id, range(40)))
     jobs.close()
-    assert 1 <= pending_wakeups(configuration) <= PENDING
+    assert 1 <= pending_wakeups(configuration) <= MAX_PENDING
     positions = sorted(job.queue_position or 0 for job in jobs_of(configuration, ids))
     assert positions == list(range(1, 41))
 

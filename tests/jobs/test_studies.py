@@ -79,7 +79,7 @@ def test_runs_whose_process_died_by_itself_go_on_alone(
     first = records.claims.claim("w")
     assert first is not None
     together = [first, *records.claims.claim_more(first, 2)]
-    assert records.claims.crashed(first, "its process ended with 1")
+    assert records.claims.crash(first, "its process ended with 1")
     assert records.claims.status(first) == "lost"
     assert not any(records.claims.fail(claim, FAILED) for claim in together)
     assert records.studies.find(study.id).runs.queued == 4
@@ -97,7 +97,7 @@ def test_a_killed_process_gives_all_its_runs_back_to_be_shared_again(
     first = records.claims.claim("w")
     assert first is not None
     records.claims.claim_more(first, 2)
-    assert records.claims.crashed(first, "its process was killed by SIGKILL", by_itself=False)
+    assert records.claims.crash(first, "its process was killed by SIGKILL", is_own_fault=False)
     again = records.claims.claim("w")
     assert again is not None
     assert (again.job_id, again.fence) == (first.job_id, 2)

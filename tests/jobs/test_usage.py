@@ -183,17 +183,17 @@ def test_uploads_of_several_apis_reserve_the_disk_together(configuration: Config
     one, two, late = (
         Reservation(Records.of(configuration), store, owner, UNLIMITED, 10 * megabyte) for owner in ("a", "b", "c")
     )
-    one.cover(60 * megabyte, 0)
+    one.reserve(60 * megabyte, 0)
     with pytest.raises(StoreFull):
-        two.cover(31 * megabyte, 0)
-    two.cover(20 * megabyte, 0)
+        two.reserve(31 * megabyte, 0)
+    two.reserve(20 * megabyte, 0)
     SmallDisk.free -= 40 * megabyte
-    one.cover(60 * megabyte, 40 * megabyte)  # what was written is no longer free, and no longer reserved
-    late.cover(10 * megabyte, 0)
+    one.reserve(60 * megabyte, 40 * megabyte)  # what was written is no longer free, and no longer reserved
+    late.reserve(10 * megabyte, 0)
     with pytest.raises(StoreFull):
-        late.cover(11 * megabyte, 0)
+        late.reserve(11 * megabyte, 0)
     two.release()
-    late.cover(30 * megabyte, 0)
+    late.reserve(30 * megabyte, 0)
 
 
 def test_a_reservation_ends_with_the_api_that_held_it(
@@ -201,12 +201,12 @@ def test_a_reservation_ends_with_the_api_that_held_it(
 ) -> None:
     monkeypatch.setattr(uploads, "EXPIRY_SECONDS", 0.2)
     limits = Limits(stored_bytes=100)
-    Reservation(records, store, "ann", limits, 0).cover(60, 0)
+    Reservation(records, store, "ann", limits, 0).reserve(60, 0)
     other = Reservation(records, store, "ann", limits, 0)
 
     def is_covered() -> bool:
         try:
-            other.cover(60, 0)
+            other.reserve(60, 0)
         except QuotaReached:
             return False
         return True
@@ -221,6 +221,6 @@ def test_an_upload_of_unknown_length_reserves_ahead_and_takes_the_last_byte_of_a
     limits = Limits(stored_bytes=3 << 20)
     chunked = Reservation(records, store, "ann", limits, 0)
     for megabytes in (1, 2, 3):
-        chunked.cover(megabytes << 20, (megabytes - 1) << 20)
+        chunked.reserve(megabytes << 20, (megabytes - 1) << 20)
     with pytest.raises(QuotaReached):
-        chunked.cover((3 << 20) + 1, 3 << 20)
+        chunked.reserve((3 << 20) + 1, 3 << 20)

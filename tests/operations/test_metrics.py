@@ -83,7 +83,7 @@ def test_what_went_wrong_is_counted(running: Api, caller: httpx.Client) -> None:
     wait_for(lambda: lost.job_id in records.leases.reap(), 5, "its lease to run out")
     again = wait_for(lambda: records.claims.claim("another"), 5, "the job again")
     assert records.claims.publish(lost, [row(1)]) == "lost"
-    assert not records.claims.checkpointed(lost, "late", 1)
+    assert not records.claims.save_checkpoint(lost, "late", 1)
     now = scraped(caller)
     assert now["ncp_expired_leases_total"] == before["ncp_expired_leases_total"] + 1
     assert now["ncp_fenced_writes_total"] == before["ncp_fenced_writes_total"] + 2
@@ -161,7 +161,7 @@ def test_a_scrape_is_cheap_with_ten_thousand_queued_jobs(tmp_path: Path) -> None
 
 def _queue(configuration: Configuration, tensor_id: str, count: int) -> None:
     """As so many submissions would, in few round trips: the script that every submission runs."""
-    from sparse_ncp.worker.records.jobs import digest_of, stored
+    from sparse_ncp.worker.records.jobs import digest_of, request_record
     from sparse_ncp.worker.records.redis.connection import _source, connect
 
     body = JobRequest.model_validate({"tensor_id": tensor_id, "rank": 2, "method": "hals"})
@@ -176,7 +176,7 @@ def _queue(configuration: Configuration, tensor_id: str, count: int) -> None:
                 "",
                 0,
                 "hals",
-                stored(body, None, None),
+                request_record(body, None, None),
                 "",
                 digest_of(body),
                 1,

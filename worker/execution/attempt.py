@@ -24,9 +24,9 @@ from sparse_ncp.worker.study_contract import Measures
 
 Answer = TypeVar("Answer")
 # Between two tries of a disk that is full or away.
-DISK_SECONDS = 1.0
-# A diagnosis that takes longer is told of.
-TELL_SECONDS = 1.0
+STORAGE_RETRY_SECONDS = 1.0
+# A diagnosis that takes longer is published as a phase.
+PHASE_DELAY_SECONDS = 1.0
 log = logging.getLogger("ncp.job")
 
 
@@ -71,7 +71,7 @@ class Attempt:
                 return self._run()
             except Interrupted:
                 ends = self._heartbeat.cancel_requested and not self._heartbeat.lost
-                return self._end_unprepared() if ends else None
+                return self._end_before_first_sweep() if ends else None
         except OSError as error:
             if not isinstance(error, StoreFull) and not is_storage_failure(error):
                 raise
@@ -79,39 +79,39 @@ class Attempt:
             return None
 
     def _run(self) -> Ended | None:
-        known = self._verify(self._claim.sha256)
+        scan = self._verify(self._claim.sha256)
         if self._claim.mask_sha256 is not None:
             self._verify(self._claim.mask_sha256)
-        resume = self._once_the_disk_can(self._last_checkpoint)
+        resume = self._retry_storage(self._last_checkpoint)
         if resume is not None:
             self._publish_up_to(resume)
         has_ended = resume is not None and resume.stop_reason is not None  # it died while it was diagnosed
-        state = resume if has_ended else self._sweep(resume, known)
+        state = resume if has_ended else self._sweep(resume, scan)
         return None if state is None else self._end(state)
 
     def _verify(self, sha256: str) -> Scan | None:
         """Check that the bytes are those that were uploaded; what is known of the entries, if anything is."""
-        self._prepare("check", 0.0)
-        threads, tell = self._configuration.threads_per_job, partial(self._prepare, "check")
-        return self._once_the_disk_can(lambda: self._store.verify_tensor(sha256, threads, tell))
+        self._report_preparation("check", 0.0)
+        threads, on_progress = self._configuration.threads_per_job, partial(self._report_preparation, "check")
+        return self._retry_storage(lambda: self._store.verify_tensor(sha256, threads, on_progress))
 
-    def _prepare(self, step: Literal["check", PreparationStep], share: float) -> None:
+    def _report_preparation(self, step: Literal["check", PreparationStep], share: float) -> None:
         """Tell how far the first sweep is prepared; Interrupted if there shall be none."""
         if self._heartbeat.lost or self._heartbeat.cancel_requested or self._must_stop():
             raise Interrupted
         self._progress.prepare(Preparation(step=step, share=share))
 
-    def _end_unprepared(self) -> Ended | None:
+    def _end_before_first_sweep(self) -> Ended | None:
         """Cancelled before a sweep of this attempt: with what an attempt before has saved, if there was one."""
-        state = self._once_the_disk_can(self._last_checkpoint)
+        state = self._retry_storage(self._last_checkpoint)
         if state is None:
             return Ended(None, cancelled=True)
         self._publish_up_to(state)
         return self._end(state.cancelled())
 
-    def _sweep(self, resume: State | None, known: Scan | None) -> State | None:
+    def _sweep(self, resume: State | None, scan: Scan | None) -> State | None:
         """The state in which the run ends; None if it stopped before."""
-        for state in self._states(resume, known):
+        for state in self._states(resume, scan):
             self._progress.prepare(None)
             self._heartbeat.compute_clock.run_from(state.seconds)
             if state.iteration == (resume.iteration if resume else 0) + 1:
@@ -137,14 +137,14 @@ class Attempt:
             log.info("job %s: resumes after iteration %d", self._claim.job_id, state.iteration)
         return state
 
-    def _states(self, resume: State | None, known: Scan | None) -> Iterator[State]:
+    def _states(self, resume: State | None, scan: Scan | None) -> Iterator[State]:
         claim = self._claim
-        initial = None if resume else self._once_the_disk_can(self._initial)
-        fixed = None if resume else self._once_the_disk_can(self._fixed)
+        initial = None if resume else self._retry_storage(self._initial)
+        fixed = None if resume else self._retry_storage(self._fixed)
         clock = self._clock()
         self._heartbeat.compute_clock.run_from(max(clock.spent_seconds, resume.seconds if resume else 0.0))
         return sweeps(
-            self._once_the_disk_can(lambda: self._store.open_tensor(claim.sha256)),
+            self._retry_storage(lambda: self._store.open_tensor(claim.sha256)),
             claim.settings,
             initial=initial,
             mask=self._mask(),
@@ -152,8 +152,8 @@ class Attempt:
             resume=resume,
             threads=self._configuration.threads_per_job,
             clock=clock,
-            scan=known,
-            on_prepare=self._prepare,
+            scan=scan,
+            on_prepare=self._report_preparation,
         )
 
     def _clock(self) -> Clock:
@@ -170,7 +170,7 @@ class Attempt:
 
     def _mask(self) -> Booleans | None:
         sha256 = self._claim.mask_sha256
-        return None if sha256 is None else self._once_the_disk_can(lambda: self._store.open_tensor(sha256))
+        return None if sha256 is None else self._retry_storage(lambda: self._store.open_tensor(sha256))
 
     def _fixed(self) -> dict[int, Array] | None:
         """The factors that stay. The job they are of has ended, and cannot be deleted while this one lives."""
@@ -194,14 +194,14 @@ class Attempt:
     def _publish_resolved(self, state: State) -> None:
         """Once in every attempt; without Redis, the next attempt's or none: the result has the same numbers."""
         try:
-            self._claims.resolved(self._claim, Resolved.of(state))
+            self._claims.publish_resolved(self._claim, Resolved.of(state))
         except Unavailable as error:
             log.warning("job %s: its resolved settings were not published: %s", self._claim.job_id, error)
 
     def _publish_diagnosing(self) -> None:
         """Without Redis the phase stays that of the last sweep."""
         try:
-            self._claims.diagnosing(self._claim)
+            self._claims.publish_diagnosing(self._claim)
         except Unavailable as error:
             log.warning("job %s: its phase was not published: %s", self._claim.job_id, error)
 
@@ -211,7 +211,7 @@ class Attempt:
         try:
             self._files.save_source(self._claim.source)
             name = self._files.save_checkpoint(self._claim.fence, state)
-            if self._claims.checkpointed(self._claim, name, state.iteration):
+            if self._claims.save_checkpoint(self._claim, name, state.iteration):
                 self._files.drop_checkpoints(keep=name)
         except (StoreFull, StoreUnavailable, Unavailable) as error:
             log.warning("job %s: no checkpoint: %s", self._claim.job_id, error)
@@ -231,10 +231,10 @@ class Attempt:
         if self._claim.settings.diagnose and state.stop_reason != "cancelled":
             diagnostics = self._diagnose(state)
             if diagnostics is not None:
-                self._once_the_disk_can(lambda: self._files.save_diagnostics(diagnostics))
+                self._retry_storage(lambda: self._files.save_diagnostics(diagnostics))
             elif not self._heartbeat.cancel_requested:  # whoever cancels now has the factors sooner
                 return None
-        self._once_the_disk_can(lambda: self._save(state, result))
+        self._retry_storage(lambda: self._save(state, result))
         measures = None if self._claim.study_id is None else self._measures(state, diagnostics)
         return Ended(result, state.stop_reason == "cancelled", measures)
 
@@ -242,18 +242,18 @@ class Attempt:
         """What a study compares besides the result."""
         found, reference = None, self._claim.reference
         if reference is not None:
-            true = self._once_the_disk_can(lambda: self._store.open_tensor(reference.sha256))
+            true = self._retry_storage(lambda: self._store.open_tensor(reference.sha256))
             found = psnr(state.outcome()[0][reference.mode - 1], np.asarray(true, np.float64))
         return Measures(psnr=found, core_consistency=diagnostics.core_consistency if diagnostics else None)
 
     def _diagnose(self, state: State) -> Diagnostics | None:
         """None if it was interrupted. The state, with its reason to stop, is checkpointed like any other."""
-        tell_from, told = time.monotonic() + TELL_SECONDS, False
+        publish_from, is_published = time.monotonic() + PHASE_DELAY_SECONDS, False
 
         def interrupted() -> bool:
-            nonlocal told
-            if not told and time.monotonic() >= tell_from:
-                told = True
+            nonlocal is_published
+            if not is_published and time.monotonic() >= publish_from:
+                is_published = True
                 self._publish_diagnosing()
             stopping = self._must_stop()
             if stopping or time.monotonic() >= self._checkpoint_due:
@@ -261,7 +261,7 @@ class Attempt:
             return stopping or self._heartbeat.lost or self._heartbeat.cancel_requested
 
         return diagnose(
-            self._once_the_disk_can(lambda: self._store.open_tensor(self._claim.sha256)),
+            self._retry_storage(lambda: self._store.open_tensor(self._claim.sha256)),
             state.outcome()[0],
             mask=self._mask(),
             threads=self._configuration.threads_per_job,
@@ -272,7 +272,7 @@ class Attempt:
         self._files.save_source(self._claim.source)
         self._files.save_factors(self._claim.fence, state, result)
 
-    def _once_the_disk_can(self, call: Callable[[], Answer]) -> Answer:
+    def _retry_storage(self, call: Callable[[], Answer]) -> Answer:
         """Wait for a disk that is full or away, for hours if need be; not if the worker stops or the claim is lost."""
         while True:
             try:
@@ -281,4 +281,4 @@ class Attempt:
                 if self._must_stop() or self._heartbeat.lost:
                     raise
                 log.warning("job %s: waits for the disk: %s", self._claim.job_id, error)
-                time.sleep(DISK_SECONDS)
+                time.sleep(STORAGE_RETRY_SECONDS)

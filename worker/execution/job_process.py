@@ -25,7 +25,7 @@ from sparse_ncp.worker.store.files import is_storage_failure
 # What the threads of a job map for themselves: a stack each, and the work space of its BLAS.
 BYTES_PER_THREAD = 96 << 20
 # Signals that a process brings upon itself. SIGBUS is not one: a page of the mapped tensor could not be read.
-OWN_FAULTS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGXCPU}
+FAULT_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGXCPU}
 # Of a thousand: a process that takes half as much memory as the largest goes first.
 OOM_SCORE = 500
 log = logging.getLogger("ncp.job")
@@ -34,11 +34,11 @@ log = logging.getLogger("ncp.job")
 class Death(NamedTuple):
     """How the process of an attempt died, and through what: only the job's own doing counts against it.
 
-    `surroundings`: it ended itself, since neither the disk nor Redis let it go on. `outside`: somebody killed it.
+    `environment`: it ended itself, since neither the disk nor Redis let it go on. `outside`: somebody killed it.
     """
 
     how: str
-    cause: Literal["job", "surroundings", "outside"]
+    cause: Literal["job", "environment", "outside"]
 
 
 class StopSignal:
@@ -62,19 +62,19 @@ def run_in_child_process(
 
     A process that does not end after `lease_status` says that the claim is lost or cancelled hangs, and is killed.
     """
-    alive, held = os.pipe()
-    parent, out_of_memory = os.getpid(), _kills_for_memory()
+    reader, writer = os.pipe()
+    parent, out_of_memory = os.getpid(), _count_oom_kills()
     # A SIGTERM that comes before the job can handle it waits.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     pid = os.fork()
     if pid == 0:
-        os.close(alive)
+        os.close(reader)
         _child_main(claim, configuration, parent)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-    os.close(held)
-    _wait(pid, alive, stopping, Watchdog(lease_status, configuration))
-    os.close(alive)
-    return _death(os.waitpid(pid, 0)[1], _kills_for_memory() > out_of_memory)
+    os.close(writer)
+    _wait_for_exit(pid, reader, stopping, Watchdog(lease_status, configuration))
+    os.close(reader)
+    return _cause_of_death(os.waitpid(pid, 0)[1], _count_oom_kills() > out_of_memory)
 
 
 def log_context_of(claim: Claim) -> LogContext:
@@ -103,35 +103,35 @@ class Watchdog:
         return time.monotonic() - self._since >= self._patience.get(status, math.inf)
 
 
-def _wait(pid: int, alive: int, stopping: StopSignal, watchdog: Watchdog) -> None:
+def _wait_for_exit(pid: int, reader: int, stopping: StopSignal, watchdog: Watchdog) -> None:
     """Wait until the process ends, which closes its end of the pipe; signal it if the worker must stop."""
-    watched = [alive, stopping.reader]
+    watched = [reader, stopping.reader]
     while True:
         ready = select.select(watched, [], [], watchdog.pause_seconds)[0]
-        if alive in ready:
+        if reader in ready:
             return
         if stopping.reader in ready:
             os.kill(pid, signal.SIGTERM)
-            watched = [alive]
+            watched = [reader]
         elif watchdog.has_expired():
             os.kill(pid, signal.SIGKILL)
 
 
-def _death(status: int, ran_out_of_memory: bool) -> Death | None:
+def _cause_of_death(status: int, ran_out_of_memory: bool) -> Death | None:
     """How the process died; None if it reported its outcome."""
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return None
     if code == os.EX_TEMPFAIL:
-        return Death("its process ended since the disk or Redis was away", "surroundings")
+        return Death("its process ended since the disk or Redis was away", "environment")
     if code > 0:
         return Death(f"its process ended with {code}", "job")
     killed = signal.Signals(-code)
-    by_itself = killed in OWN_FAULTS or (killed == signal.SIGKILL and ran_out_of_memory)
-    return Death(f"its process was killed by {killed.name}", "job" if by_itself else "outside")
+    is_own_fault = killed in FAULT_SIGNALS or (killed == signal.SIGKILL and ran_out_of_memory)
+    return Death(f"its process was killed by {killed.name}", "job" if is_own_fault else "outside")
 
 
-def _kills_for_memory() -> int:
+def _count_oom_kills() -> int:
     """How many processes the kernel has killed for want of memory since it started; 0 where it does not say."""
     counters = Path("/proc/vmstat")
     if not counters.exists():
@@ -146,7 +146,7 @@ def _child_main(claim: Claim, configuration: Configuration, parent: int) -> None
         die_with_parent(parent)
         bind_process_context(log_context_of(claim))
         _limit_memory(configuration)
-        _be_first_to_go()
+        _raise_oom_score()
         (run_job if claim.batch is None else run_batch)(claim, configuration)
         code = 0
     except OSError as error:
@@ -159,7 +159,7 @@ def _child_main(claim: Claim, configuration: Configuration, parent: int) -> None
         os._exit(code)
 
 
-def _be_first_to_go() -> None:
+def _raise_oom_score() -> None:
     """Where the machine has no memory left, let the kernel choose the job, not Redis or the worker. Never later than it
     would have: only who may is allowed to lower the score, and a job runs as well where it cannot be changed."""
     score = Path("/proc/self/oom_score_adj")

@@ -13,7 +13,7 @@ from sparse_ncp.worker.records.claims import ClaimRecords
 BATCH_SECONDS = 0.1
 BATCH_ROWS = 500
 # How often a preparation is told of, the first time after so long: most take less.
-PREPARING_SECONDS = 0.5
+PREPARATION_SECONDS = 0.5
 
 
 class ProgressPublisher:
@@ -25,8 +25,8 @@ class ProgressPublisher:
         self._heartbeat = heartbeat
         self._rows: deque[Progress] = deque()
         self._preparing: Preparation | None = None
-        self._told: Preparation | None = None
-        self._tell_from = time.monotonic() + PREPARING_SECONDS
+        self._published_preparation: Preparation | None = None
+        self._publish_from = time.monotonic() + PREPARATION_SECONDS
         self._sending = threading.Lock()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
@@ -50,7 +50,7 @@ class ProgressPublisher:
     def flush(self) -> None:
         """Send what is left, now."""
         with self._sending:
-            self._tell_preparation()
+            self._publish_preparation()
             while self._rows and not self._heartbeat.lost:
                 self._send()
 
@@ -58,7 +58,7 @@ class ProgressPublisher:
         while not self._done.wait(BATCH_SECONDS) and not self._heartbeat.lost:
             with self._sending:
                 try:
-                    self._tell_preparation()
+                    self._publish_preparation()
                     self._send()
                     while len(self._rows) > BATCH_ROWS and not self._heartbeat.lost:
                         self._send()
@@ -66,14 +66,14 @@ class ProgressPublisher:
                     # The rows stay; the heartbeat logs that Redis is away.
                     continue
 
-    def _tell_preparation(self) -> None:
+    def _publish_preparation(self) -> None:
         """Tell what has changed, but not too often; that it is over, at once."""
         now, preparing = time.monotonic(), self._preparing
-        if preparing == self._told or (preparing is not None and now < self._tell_from):
+        if preparing == self._published_preparation or (preparing is not None and now < self._publish_from):
             return
         if not self._heartbeat.lost:
-            self._claims.preparing(self._claim, preparing)
-            self._told, self._tell_from = preparing, now + PREPARING_SECONDS
+            self._claims.publish_preparation(self._claim, preparing)
+            self._published_preparation, self._publish_from = preparing, now + PREPARATION_SECONDS
 
     def _send(self) -> None:
         """Send one batch. An empty one still finds out whether the owner cancelled; one sent twice counts once."""

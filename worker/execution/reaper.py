@@ -17,7 +17,7 @@ from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.store.local import open_store
 
 # Celery connects again within half a minute at most; where that takes longer than this, a new worker is quicker.
-PATIENCE_SECONDS = 20.0
+STALLED_SECONDS = 20.0
 log = logging.getLogger("ncp.worker")
 
 
@@ -26,7 +26,7 @@ class StalledConsumerCheck:
 
     def __init__(self, configuration: Configuration, pause_seconds: float) -> None:
         self._children = configuration.workers
-        self._patience = max(PATIENCE_SECONDS, 2 * configuration.lease_seconds) / pause_seconds
+        self._patience = max(STALLED_SECONDS, 2 * configuration.lease_seconds) / pause_seconds
         self._taken = 0
         self._missed = 0
 
@@ -41,9 +41,9 @@ class StalledConsumerCheck:
 def restart_worker(stop_seconds: float) -> None:
     """End this worker as a deployment would, so that another is started. If even that hangs, end it at once."""
     log.error("this worker receives no messages any more, it ends to be started again")
-    insist = threading.Timer(stop_seconds, os._exit, [1])
-    insist.daemon = True
-    insist.start()
+    exit_timer = threading.Timer(stop_seconds, os._exit, [1])
+    exit_timer.daemon = True
+    exit_timer.start()
     os.kill(os.getpid(), signal.SIGTERM)
 
 

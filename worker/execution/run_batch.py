@@ -22,7 +22,7 @@ from sparse_ncp.worker.execution.run_job import (
     handle_stop,
     outcome_of,
     report_outcome,
-    retry_while_redis_is_down,
+    retry_redis,
 )
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.records.claims import ClaimRecords, EndedRun, ExecutionRecords
@@ -33,12 +33,12 @@ from sparse_ncp.worker.store.store import Store
 
 Answer = TypeVar("Answer")
 # The first runs tell how long one takes; then so many are claimed that they take about this time. So long others wait.
-FIRST, MOST, TOGETHER_SECONDS = 8, 200, 1.0
-STORING_TIMES, LONGEST_SECONDS = 4, 5.0
+FIRST_RUNS, MAX_RUNS, MIN_BATCH_SECONDS = 8, 200, 1.0
+COMPUTING_PER_STORING, MAX_BATCH_SECONDS = 4, 5.0
 # A run that takes longer is watched like any other: its iterations are published.
-TELL_SECONDS = 0.5
+LIVE_AFTER_SECONDS = 0.5
 # How often the record of the present run is looked at for a cancel.
-LOOK_SECONDS = 0.2
+CANCEL_POLL_SECONDS = 0.2
 log = logging.getLogger("ncp.job")
 
 
@@ -52,7 +52,7 @@ def run_batch(first: Claim, configuration: Configuration) -> None:
         batch.heartbeat,
         exit_after_grace_period(hand_back, first.job_id, stop, grace_seconds(configuration)),
     ):
-        claims = [first, *batch.claim(FIRST - 1)]
+        claims = [first, *batch.claim(FIRST_RUNS - 1)]
         while claims:
             computing, storing = batch.run(claims)
             claims = [] if stop.is_set() else batch.claim(_next_count(len(claims), computing, storing))
@@ -60,8 +60,8 @@ def run_batch(first: Claim, configuration: Configuration) -> None:
 
 def _next_count(count: int, computing: float, storing: float) -> int:
     """Runs for about a second of computing; for longer where storing them takes long, so that it stays a small part."""
-    seconds = min(LONGEST_SECONDS, max(TOGETHER_SECONDS, STORING_TIMES * storing))
-    return min(MOST, max(1, round(count * seconds / max(computing, 1e-3))))
+    seconds = min(MAX_BATCH_SECONDS, max(MIN_BATCH_SECONDS, COMPUTING_PER_STORING * storing))
+    return min(MAX_RUNS, max(1, round(count * seconds / max(computing, 1e-3))))
 
 
 class BatchHeartbeat:
@@ -71,7 +71,7 @@ class BatchHeartbeat:
         self._claims = claims
         self._lease_seconds = lease_seconds
         self._held: dict[str, Heartbeat] = {}
-        self._present: Claim | None = None
+        self._current: Claim | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
@@ -87,7 +87,7 @@ class BatchHeartbeat:
         self._held = {claim.job_id: Heartbeat(self._claims, claim, self._lease_seconds) for claim in claims}
 
     def begin(self, claim: Claim) -> Heartbeat:
-        self._present = claim
+        self._current = claim
         return self._held[claim.job_id]
 
     def release(self, claim: Claim) -> None:
@@ -97,11 +97,11 @@ class BatchHeartbeat:
 
     def _run(self) -> None:
         renewed = time.monotonic()
-        while not self._done.wait(LOOK_SECONDS):
+        while not self._done.wait(CANCEL_POLL_SECONDS):
             try:
-                present = self._present
-                if present is not None and present.job_id in self._held:
-                    self._held[present.job_id].apply(self._claims.status_of_run(present))
+                current = self._current
+                if current is not None and current.job_id in self._held:
+                    self._held[current.job_id].apply(self._claims.status_of_run(current))
                 if time.monotonic() - renewed >= self._lease_seconds / 3:
                     renewed = time.monotonic()
                     for heartbeat in self._held.values():
@@ -118,16 +118,16 @@ class BatchClaims(ClaimRecords):
         self._store = store
         self.last_resolved: Resolved | None = None
 
-    def resolved(self, claim: Claim, resolved: Resolved) -> bool:
+    def publish_resolved(self, claim: Claim, resolved: Resolved) -> bool:
         self.last_resolved = resolved
         return True
 
-    def diagnosing(self, claim: Claim) -> bool:
+    def publish_diagnosing(self, claim: Claim) -> bool:
         return True
 
-    def checkpointed(self, claim: Claim, name: str, iteration: int) -> bool:
+    def save_checkpoint(self, claim: Claim, name: str, iteration: int) -> bool:
         self._store.flush()
-        return super().checkpointed(claim, name, iteration)
+        return super().save_checkpoint(claim, name, iteration)
 
 
 class BatchProgress(ProgressPublisher):
@@ -137,7 +137,7 @@ class BatchProgress(ProgressPublisher):
         super().__init__(claims, claim, heartbeat)
         self.rows: list[Progress] = []
         self._sent = 0
-        self._due = time.monotonic() + TELL_SECONDS
+        self._due = time.monotonic() + LIVE_AFTER_SECONDS
 
     def put(self, row: Progress) -> None:
         if time.monotonic() >= self._due:
@@ -168,7 +168,7 @@ class Batch:
         self.heartbeat = BatchHeartbeat(self._records.claims, configuration.lease_seconds)
 
     def claim(self, count: int) -> list[Claim]:
-        return self._patiently(lambda: self._claims.claim_more(self._first, count))
+        return self._retry_redis(lambda: self._claims.claim_more(self._first, count))
 
     def hand_back_all(self) -> None:
         for claim in self._held:
@@ -202,7 +202,7 @@ class Batch:
                 raise
             log.warning("%d runs go back to the queue: %s", len(ended), error)
         for claim in [*self._held]:
-            self._patiently(partial(report_outcome, self._claims, self._jobs, claim, None))
+            self._retry_redis(partial(report_outcome, self._claims, self._jobs, claim, None))
             self._release(claim)
         return computed - started, time.monotonic() - computed
 
@@ -210,12 +210,12 @@ class Batch:
         self, claim: Claim, outcome: Ended | JobError | None, progress: BatchProgress, heartbeat: Heartbeat
     ) -> None:
         """A run that did not succeed, or has to go on elsewhere, like any other job."""
-        self._patiently(progress.publish)
+        self._retry_redis(progress.publish)
         if heartbeat.lost:
-            self._patiently(lambda: discard_late_files(self._jobs, claim.job_id))
+            self._retry_redis(lambda: discard_late_files(self._jobs, claim.job_id))
         else:
             self._store.flush()
-            self._patiently(lambda: report_outcome(self._claims, self._jobs, claim, outcome))
+            self._retry_redis(lambda: report_outcome(self._claims, self._jobs, claim, outcome))
         self._release(claim)
 
     def _end(self, ended: Sequence[tuple[Claim, Ended, Resolved, list[Progress]]]) -> None:
@@ -223,7 +223,7 @@ class Batch:
         if not ended:
             return
         ids = [claim.job_id for claim, *_ in ended]
-        changes = self._patiently(lambda: self._records.events.changes_of(ids))
+        changes = self._retry_redis(lambda: self._records.events.changes_of(ids))
         runs = []
         for (claim, outcome, resolved, rows), before in zip(ended, changes, strict=True):
             if outcome.result is None or outcome.measures is None:
@@ -233,11 +233,11 @@ class Batch:
             files.save_history(self._all_rows(claim, rows), [*before, *_last_changes(claim, last)])
             runs.append(EndedRun(claim, outcome.result, outcome.measures, resolved, last, files.nbytes()))
         self._store.flush()
-        answers = self._patiently(lambda: self._claims.succeed_together(runs))
+        answers = self._retry_redis(lambda: self._claims.finish_many(runs))
         log.info("study %s: %d runs ended", self._first.study_id, sum(answers))
         for run, is_ended in zip(runs, answers, strict=True):
             if not is_ended:
-                self._patiently(partial(discard_late_files, self._jobs, run.claim.job_id))
+                self._retry_redis(partial(discard_late_files, self._jobs, run.claim.job_id))
             self._release(run.claim)
 
     def _all_rows(self, claim: Claim, rows: list[Progress]) -> list[Progress]:
@@ -249,8 +249,8 @@ class Batch:
         self.heartbeat.release(claim)
         self._held = [held for held in self._held if held is not claim]
 
-    def _patiently(self, call: Callable[[], Answer]) -> Answer:
-        return retry_while_redis_is_down(call, self._stop)
+    def _retry_redis(self, call: Callable[[], Answer]) -> Answer:
+        return retry_redis(call, self._stop)
 
 
 def _last_changes(claim: Claim, last: Progress) -> list[Event]:

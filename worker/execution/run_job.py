@@ -25,9 +25,9 @@ from sparse_ncp.worker.store.local import open_store
 
 Answer = TypeVar("Answer")
 # How long a job that must stop keeps trying to reach Redis; then its lease runs out instead.
-STOP_PATIENCE_SECONDS = 5.0
+STOP_RETRY_SECONDS = 5.0
 # With what the API and Celery need, everything has stopped within half a minute.
-LONGEST_SECONDS = 15.0
+MAX_GRACE_SECONDS = 15.0
 # What runs each kind of task.
 TASKS: Mapping[Task, type[Attempt]] = {"run": Attempt, "choose": ChoiceAttempt, "validate": ValidationAttempt}
 log = logging.getLogger("ncp.job")
@@ -48,11 +48,11 @@ def run_job(claim: Claim, configuration: Configuration) -> None:
         kind = TASKS[claim.task]
         attempt = kind(claim, claims, store, configuration, heartbeat, progress, stop.is_set)
         outcome = outcome_of(attempt)
-        retry_while_redis_is_down(progress.flush, stop)
+        retry_redis(progress.flush, stop)
         if heartbeat.lost:
-            retry_while_redis_is_down(lambda: discard_late_files(jobs, claim.job_id), stop)
+            retry_redis(lambda: discard_late_files(jobs, claim.job_id), stop)
         else:
-            retry_while_redis_is_down(lambda: report_outcome(claims, jobs, claim, outcome), stop)
+            retry_redis(lambda: report_outcome(claims, jobs, claim, outcome), stop)
 
 
 def handle_stop() -> threading.Event:
@@ -96,31 +96,31 @@ def _out_of_memory(error: MemoryError) -> JobError:
 def report_outcome(claims: ClaimRecords, jobs: JobOperations, claim: Claim, outcome: Ended | JobError | None) -> None:
     """Write the outcome into the record; then, if the job has ended, settle it. A lost claim leaves no file."""
     if outcome is None:
-        is_ours, what = claims.hand_back(claim), "handed back"
+        is_held, what = claims.hand_back(claim), "handed back"
     elif isinstance(outcome, JobError):
-        is_ours, what = claims.fail(claim, outcome), f"failed: {outcome.message}"
+        is_held, what = claims.fail(claim, outcome), f"failed: {outcome.message}"
     elif outcome.cancelled:
-        is_ours, what = claims.cancelled(claim, outcome.result), "ended"
+        is_held, what = claims.cancel(claim, outcome.result), "ended"
     else:
-        is_ours, what = claims.succeed(claim, outcome.result, outcome.measures), "ended"
-    if not is_ours:
+        is_held, what = claims.succeed(claim, outcome.result, outcome.measures), "ended"
+    if not is_held:
         discard_late_files(jobs, claim.job_id)
         return
     log.info("job %s: %s", claim.job_id, what)
     if outcome is not None:
-        with _if_the_disk_can(claim.job_id, "its history stays in Redis for now"):
+        with _ignore_storage_errors(claim.job_id, "its history stays in Redis for now"):
             jobs.settle(claim.job_id)
 
 
 def discard_late_files(jobs: JobOperations, job_id: str) -> None:
     """Remove what an attempt wrote after it had lost its claim."""
     log.info("job %s: the claim was lost", job_id)
-    with _if_the_disk_can(job_id, "late files stay until the next cleanup"):
+    with _ignore_storage_errors(job_id, "late files stay until the next cleanup"):
         jobs.discard_late_files(job_id)
 
 
 @contextmanager
-def _if_the_disk_can(job_id: str, otherwise: str) -> Iterator[None]:
+def _ignore_storage_errors(job_id: str, otherwise: str) -> Iterator[None]:
     """What somebody else does later, if the disk is full or away now."""
     try:
         yield
@@ -130,7 +130,7 @@ def _if_the_disk_can(job_id: str, otherwise: str) -> Iterator[None]:
         log.warning("job %s: %s: %s", job_id, otherwise, error)
 
 
-def retry_while_redis_is_down(call: Callable[[], Answer], stop: threading.Event) -> Answer:
+def retry_redis(call: Callable[[], Answer], stop: threading.Event) -> Answer:
     """Repeat until Redis is back: hours of work are not thrown away for an outage of minutes."""
     stopped_at: float | None = None
     while True:
@@ -139,14 +139,14 @@ def retry_while_redis_is_down(call: Callable[[], Answer], stop: threading.Event)
         except Unavailable:
             if stop.is_set():
                 stopped_at = stopped_at or time.monotonic()
-                if time.monotonic() - stopped_at > STOP_PATIENCE_SECONDS:
+                if time.monotonic() - stopped_at > STOP_RETRY_SECONDS:
                     raise
             time.sleep(RETRY_SECONDS)
 
 
 def grace_seconds(configuration: Configuration) -> float:
     """How long a sweep may still take once the worker stops. The other half is for handing the job back."""
-    return min(LONGEST_SECONDS, configuration.stop_seconds / 2)
+    return min(MAX_GRACE_SECONDS, configuration.stop_seconds / 2)
 
 
 @contextmanager

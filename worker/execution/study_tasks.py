@@ -32,8 +32,8 @@ class ChoiceAttempt(Attempt):
         self._progress.prepare(None)  # from here on the study tells how far it is
         started = time.monotonic() - self._claim.spent_seconds
         self._heartbeat.compute_clock.run_from(self._claim.spent_seconds)
-        tensor = self._once_the_disk_can(lambda: self._store.open_tensor(self._claim.sha256))
-        self._reached = self._once_the_disk_can(self._last_choice)
+        tensor = self._retry_storage(lambda: self._store.open_tensor(self._claim.sha256))
+        self._reached = self._retry_storage(self._last_choice)
         settings = ChoiceSettings.model_validate_json(str(self._claim.study_request))
         limit = self._claim.settings.stop.max_seconds
         for state in choose(tensor, settings, resume=self._reached, threads=self._configuration.threads_per_job):
@@ -60,7 +60,7 @@ class ChoiceAttempt(Attempt):
         self._publish(chosen, chosen.iteration)
         return self._end(chosen)
 
-    def _end_unprepared(self) -> Ended:
+    def _end_before_first_sweep(self) -> Ended:
         return Ended(None, cancelled=True)
 
     def _last_choice(self) -> ChoiceState | None:
@@ -84,7 +84,7 @@ class ChoiceAttempt(Attempt):
         place = int(PARTS * self._reached.progress)
         try:
             name = self._files.save_study_checkpoint(self._claim.fence, place, self._reached.to_bytes())
-            if self._claims.checkpointed(self._claim, name, place):
+            if self._claims.save_checkpoint(self._claim, name, place):
                 self._files.drop_checkpoints(keep=name)
         except (StoreFull, StoreUnavailable, Unavailable) as error:
             log.warning("job %s: no checkpoint: %s", self._claim.job_id, error)
@@ -93,7 +93,7 @@ class ChoiceAttempt(Attempt):
     def _publish_choosing(self, state: ChoiceState) -> None:
         """Without Redis the next step is told of, or none: the study ends with the same advice."""
         try:
-            self._claims.choosing(self._claim, state.stage, state.progress)
+            self._claims.publish_choice_progress(self._claim, state.stage, state.progress)
         except Unavailable as error:
             log.warning("job %s: its progress was not published: %s", self._claim.job_id, error)
 
@@ -109,7 +109,7 @@ class ChoiceAttempt(Attempt):
         advice = TypeAdapter(Advice).dump_json(outcome.advice).decode()
         while not self._heartbeat.lost and not self._must_stop():
             try:
-                self._claims.chosen(self._claim, advice, found.model_dump_json())
+                self._claims.save_choice(self._claim, advice, found.model_dump_json())
                 return
             except Unavailable:
                 time.sleep(1.0)
@@ -137,7 +137,7 @@ class ValidationAttempt(Attempt):
     def _run(self) -> Ended | None:
         self._verify(self._claim.sha256)
         self._progress.prepare(None)  # from here on the study tells how far it is
-        tensor = self._once_the_disk_can(lambda: self._store.open_tensor(self._claim.sha256))
+        tensor = self._retry_storage(lambda: self._store.open_tensor(self._claim.sha256))
         self._heartbeat.compute_clock.run_from(self._claim.spent_seconds)
         grid, found = (
             ComparisonSettings.model_validate_json(str(self._claim.study_request)),
@@ -153,7 +153,7 @@ class ValidationAttempt(Attempt):
                 return None
         return Ended(None)
 
-    def _end_unprepared(self) -> Ended:
+    def _end_before_first_sweep(self) -> Ended:
         return Ended(None, cancelled=True)
 
     def _keep(self, found: list[float]) -> bool:

@@ -32,22 +32,22 @@ def register(celery: Celery, configuration: Configuration, stopping: StopSignal,
 def run_until_idle(configuration: Configuration, stopping: StopSignal, worker: str) -> None:
     records, store = ExecutionRecords.of(configuration), open_store(configuration)
     claims, jobs = records.claims, JobOperations(records, store, configuration)
-    while not stopping.is_set() and _can_work(store) and (claim := claims.claim(worker)) is not None:
+    while not stopping.is_set() and _is_storage_usable(store) and (claim := claims.claim(worker)) is not None:
         bind_context(log_context_of(claim))
         log.info("job %s: attempt %d begins", claim.job_id, claim.attempt)
         death = run_in_child_process(claim, configuration, stopping, partial(claims.status, claim))
         if death is not None:
             log.error("job %s: %s", claim.job_id, death.how)
-            if death.cause == "surroundings":
-                is_ours = claims.hand_back(claim)
+            if death.cause == "environment":
+                is_held = claims.hand_back(claim)
             else:
-                is_ours = claims.crashed(claim, death.how, by_itself=death.cause == "job")
-            if not is_ours:
+                is_held = claims.crash(claim, death.how, is_own_fault=death.cause == "job")
+            if not is_held:
                 discard_late_files(jobs, claim.job_id)
         bind_context(LogContext())
 
 
-def _can_work(store: Store) -> bool:
+def _is_storage_usable(store: Store) -> bool:
     """Whether the disk is there: what is queued waits for it. A full one may have room by the time a job needs it."""
     try:
         store.check_writable()

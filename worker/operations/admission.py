@@ -36,10 +36,10 @@ from sparse_ncp.worker.store.store import Store
 
 Answer = TypeVar("Answer")
 Problem: TypeAlias = InvalidInput | NotFound | NoFactorsYet
-WAIT = "wait for its first checkpoint, or name another job"
-SAME = "fix modes only that are the same in both tensors"
+AWAIT_CHECKPOINT = "wait for its first checkpoint, or name another job"
+FIX_EQUAL_MODES = "fix modes only that are the same in both tensors"
 # Readings scatter around zero; a larger share of negative ones hints at a transformation.
-MANY = 0.05
+MANY_NEGATIVE = 0.05
 
 
 class Assessment(NamedTuple):
@@ -86,13 +86,13 @@ def check_job(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, m
     """
     problems = assess(request, owner, limits, inputs, memory_limit).problems
     if problems:
-        raise _refusal(problems)
+        raise _as_one_exception(problems)
 
 
 def assess(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, memory_limit: int) -> Assessment:
     """All that would be refused of a job, in the order in which it is found out, and what it would need."""
     problems: list[Problem] = [*limit_problems(request.rank, request.stop.max_seconds, limits)]
-    tensor = _find(problems, lambda: inputs.tensor(owner, request.tensor_id))
+    tensor = _collect(problems, lambda: inputs.tensor(owner, request.tensor_id))
     named = _find_named(problems, request, owner, inputs)
     needed = None
     if tensor is not None:
@@ -109,12 +109,12 @@ def problems_of_invalid(body: object, owner: str, limits: Limits, inputs: Inputs
     """What else is wrong with a body that the schema has refused, as far as its valid fields show."""
     if not isinstance(body, Mapping):
         return []
-    known = KnownFields.model_validate(body)
-    max_seconds, tensor_id = known.stop.max_seconds if known.stop else None, known.tensor_id
-    problems: list[Problem] = [*limit_problems(known.rank, max_seconds, limits)]
+    partial = PartialRequest.model_validate(body)
+    max_seconds, tensor_id = partial.stop.max_seconds if partial.stop else None, partial.tensor_id
+    problems: list[Problem] = [*limit_problems(partial.rank, max_seconds, limits)]
     if tensor_id is not None:
-        _find(problems, lambda: inputs.tensor(owner, tensor_id))
-    _find_named(problems, known, owner, inputs)
+        _collect(problems, lambda: inputs.tensor(owner, tensor_id))
+    _find_named(problems, partial, owner, inputs)
     return problems
 
 
@@ -128,24 +128,24 @@ def _or_none(value: object, validate: ValidatorFunctionWrapHandler) -> object:
 OrNone = WrapValidator(_or_none)
 
 
-class KnownStop(BaseModel):
+class PartialStop(BaseModel):
     """As far as it is valid."""
 
     max_seconds: Annotated[Number | None, OrNone] = None
 
 
-class KnownFields(BaseModel):
+class PartialRequest(BaseModel):
     """The fields of a request that can be judged by themselves; None for one that is missing or invalid."""
 
     tensor_id: Annotated[Id | None, OrNone] = None
     rank: Annotated[Whole | None, OrNone] = None
-    stop: Annotated[KnownStop | None, OrNone] = None
+    stop: Annotated[PartialStop | None, OrNone] = None
     initial: Annotated[InitialJob | None, OrNone] = None
     mask: Annotated[MaskTensor | None, OrNone] = None
     fixed: Annotated[FixedModel | None, OrNone] = None
 
 
-class Named(NamedTuple):
+class NamedInputs(NamedTuple):
     """What a request names besides its tensor; None for what it does not name, or what is not there."""
 
     initial: Job | None
@@ -153,7 +153,7 @@ class Named(NamedTuple):
     fixed: Job | None
 
 
-def _find(problems: list[Problem], find: Callable[[], Answer]) -> Answer | None:
+def _collect(problems: list[Problem], find: Callable[[], Answer]) -> Answer | None:
     """What was found; None, and one more problem, if it was not."""
     try:
         return find()
@@ -162,7 +162,9 @@ def _find(problems: list[Problem], find: Callable[[], Answer]) -> Answer | None:
         return None
 
 
-def _find_named(problems: list[Problem], request: JobRequest | KnownFields, owner: str, inputs: Inputs) -> Named:
+def _find_named(
+    problems: list[Problem], request: JobRequest | PartialRequest, owner: str, inputs: Inputs
+) -> NamedInputs:
     def job(field: str, named: InitialJob | FixedModel | None) -> Job | None:
         if named is None:
             return None
@@ -173,10 +175,10 @@ def _find_named(problems: list[Problem], request: JobRequest | KnownFields, owne
             return None
         return _in_field(f"{field}.tensor_id", lambda: inputs.tensor(owner, named.tensor_id))
 
-    return Named(
-        initial=_find(problems, lambda: job("initial", request.initial)),
-        mask=_find(problems, lambda: tensor("mask", request.mask)),
-        fixed=_find(problems, lambda: job("fixed", request.fixed)),
+    return NamedInputs(
+        initial=_collect(problems, lambda: job("initial", request.initial)),
+        mask=_collect(problems, lambda: tensor("mask", request.mask)),
+        fixed=_collect(problems, lambda: job("fixed", request.fixed)),
     )
 
 
@@ -202,25 +204,25 @@ def limit_problems(rank: int | None, max_seconds: float | None, limits: Limits) 
 
 
 def _fit_problems(
-    request: JobRequest, record: TensorRecord, named: Named, inputs: Inputs, memory_limit: int
+    request: JobRequest, record: TensorRecord, named: NamedInputs, inputs: Inputs, memory_limit: int
 ) -> Assessment:
     """What does not fit the tensor, or the memory that a job may take."""
     problems: list[Problem] = []
-    tensor = _find(problems, lambda: inputs.open_tensor(record.sha256))
+    tensor = _collect(problems, lambda: inputs.open_tensor(record.sha256))
     if tensor is None:
         return Assessment(problems, None)
     settings = request.settings()
-    mask = _find(problems, lambda: _mask(named.mask, tensor.shape, inputs))
+    mask = _collect(problems, lambda: _mask(named.mask, tensor.shape, inputs))
     if request.mask is None:  # what a mask leaves of the entries only the run can tell
         problems += _entry_problems(record, tensor.size, settings)
-        _find(problems, lambda: check_norm(record.norm, working_precision(tensor, settings.precision)))
-    _find(problems, lambda: per_mode("alpha", settings.alpha, tensor.ndim))
-    _find(problems, lambda: per_mode("beta", settings.beta, tensor.ndim))
+        _collect(problems, lambda: check_norm(record.norm, working_precision(tensor, settings.precision)))
+    _collect(problems, lambda: per_mode("alpha", settings.alpha, tensor.ndim))
+    _collect(problems, lambda: per_mode("beta", settings.beta, tensor.ndim))
     needed = estimate_memory(tensor, settings, mask=mask, missing=record.missing).total
-    _find(problems, lambda: _check_memory(needed, settings.rank, memory_limit))
+    _collect(problems, lambda: _check_memory(needed, settings.rank, memory_limit))
     initial, fixed = named.initial, named.fixed
     if initial is not None:
-        _find(problems, lambda: _check_shapes(inputs.store, initial.id, tensor.shape))
+        _collect(problems, lambda: _check_shapes(inputs.store, initial.id, tensor.shape))
     if request.fixed is not None:
         wrong = list(_mode_problems(request.fixed.modes, tensor.ndim))
         problems += wrong
@@ -238,24 +240,24 @@ def _mask(record: TensorRecord | None, shape: tuple[int, ...], inputs: Inputs) -
 def _entry_problems(record: TensorRecord, size: int, settings: Settings) -> Iterator[InvalidInput]:
     """Entries that the request does not say how to treat."""
     if record.missing and settings.missing == "refuse":
-        problem = f"{counted(record.missing, size)} NaN, and the job does not say what that means"
+        problem = f"{describe_count(record.missing, size)} NaN, and the job does not say what that means"
         yield InvalidInput(
             "missing", problem, 'give "nan" if they were not observed, or upload the tensor without them'
         )
     if record.max <= 0:
         yield InvalidInput("tensor_id", "no entry is positive", "nonnegative components fit positive entries only")
     elif record.negative and settings.negative == "refuse":
-        problem = f"{counted(record.negative, size)} negative, the least is {record.min:.6g}"
+        problem = f"{describe_count(record.negative, size)} negative, the least is {record.min:.6g}"
         method = "" if METHODS[settings.method].signed else f", with another method than {settings.method}"
         zeros = "upload the tensor with zeros in their place, as sparse_ncp.clip makes it"
         remedy = f'give "keep" to fit them as they are{method}, or {zeros}'
-        if record.negative > MANY * size:
+        if record.negative > MANY_NEGATIVE * size:
             problem += "; is the tensor log-scaled or centred?"
             remedy = f"if so, undo that before the upload; if not, {remedy}"
         yield InvalidInput("negative", problem, remedy)
 
 
-def counted(count: int, size: int) -> str:
+def describe_count(count: int, size: int) -> str:
     """In words, with their share: "12 of 1,000 entries (1.2 %) are"."""
     return f"{count:,} of {size:,} entries ({100 * count / size:.2g} %) {'is' if count == 1 else 'are'}"
 
@@ -292,7 +294,7 @@ def _model_problems(
     others = [mode for mode, factor in kept.items() if len(factor) != shape[mode - 1]]
     for mode in others:
         problem = f"mode {mode} has a length of {len(kept[mode])} there, {shape[mode - 1]} here"
-        yield InvalidInput("fixed.modes", problem, SAME)
+        yield InvalidInput("fixed.modes", problem, FIX_EQUAL_MODES)
     if found != rank or others or not kept:
         return
     try:
@@ -306,12 +308,14 @@ def _label_problems(modes: Sequence[int], ours: Axes | None, theirs: Axes | None
     """Where a fixed mode has other labels than the model's."""
     for mode in modes:
         if ours is not None and theirs is not None and mode <= min(len(ours), len(theirs)):
-            difference = _difference(ours[mode - 1], theirs[mode - 1])
+            difference = _describe_difference(ours[mode - 1], theirs[mode - 1])
             if difference is not None:
-                yield InvalidInput("fixed.modes", f"mode {mode} {difference}", f"{SAME}, or label them alike")
+                yield InvalidInput(
+                    "fixed.modes", f"mode {mode} {difference}", f"{FIX_EQUAL_MODES}, or label them alike"
+                )
 
 
-def _difference(ours: Axis, theirs: Axis) -> str | None:
+def _describe_difference(ours: Axis, theirs: Axis) -> str | None:
     """What differs between the labels of a mode; other lengths are told of elsewhere."""
     if ours.unit != theirs.unit and None not in (ours.unit, theirs.unit):
         return f"is in {theirs.unit} there, in {ours.unit} here"
@@ -337,7 +341,7 @@ def _check_shapes(store: Store, initial_job_id: str, shape: tuple[int, ...]) -> 
         raise InvalidInput("initial.job_id", problem, "name a job on a tensor of the same shape")
 
 
-def _refusal(problems: list[Problem]) -> Exception:
+def _as_one_exception(problems: list[Problem]) -> Exception:
     """One exception for all of them. Only where nothing but a reference is wrong, it is that one's own kind."""
     missing = [problem for problem in problems if isinstance(problem, NotFound)]
     if len(missing) == len(problems):
@@ -351,6 +355,6 @@ def _refusal(problems: list[Problem]) -> Exception:
 def with_fields(problems: Sequence[Problem]) -> list[InvalidInput | NotFound]:
     """The same problems, each with the field that it is about."""
     return [
-        InvalidInput("initial.job_id", str(problem), WAIT) if isinstance(problem, NoFactorsYet) else problem
+        InvalidInput("initial.job_id", str(problem), AWAIT_CHECKPOINT) if isinstance(problem, NoFactorsYet) else problem
         for problem in problems
     ]

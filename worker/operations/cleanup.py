@@ -19,7 +19,7 @@ from sparse_ncp.worker.store.store import Store
 
 DAY_SECONDS = 86_400.0
 # An attempt that lost its claim may write files of a deleted job for a while; its parent kills it long before this.
-BELATED_SECONDS = 3600.0
+LATE_WRITE_SECONDS = 3600.0
 log = logging.getLogger("ncp.retention")
 
 
@@ -92,7 +92,7 @@ class Cleanup:
     def _finish_deletions(self) -> Iterator[Removed]:
         """Remove files whose record was deleted by somebody who died before the files were."""
         discarded = self._records.expired.discarded()
-        moment = self._records.expired.milliseconds_ago(BELATED_SECONDS)
+        moment = self._records.expired.milliseconds_ago(LATE_WRITE_SECONDS)
         for kind, id in discarded:
             if kind == "study":
                 if not self._dry_run:

@@ -21,9 +21,9 @@ from sparse_ncp.worker.store.store import JobFiles, OpenFile, Store
 
 Answer = TypeVar("Answer")
 # Iterations read at once: a few milliseconds for Redis and for whoever else uses this process.
-PAGE = 1000
+ROWS_PER_PAGE = 1000
 # Events moved to the store at once, each time with a flush.
-PIECE = 5000
+EVENTS_PER_PIECE = 5000
 log = logging.getLogger("ncp.jobs")
 
 
@@ -61,23 +61,23 @@ class JobOperations:
         request_id: str | None = None,
     ) -> Submitted:
         """Queue a job that can run, and wake a worker. The same key and body give the same job again."""
-        (outcome,) = self.submit_together([Submission(owner, request, key, limits, request_id)])
+        (outcome,) = self.submit_many([Submission(owner, request, key, limits, request_id)])
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    def submit_together(self, submissions: Sequence[Submission]) -> list[Submitted | Exception]:
+    def submit_many(self, submissions: Sequence[Submission]) -> list[Submitted | Exception]:
         """Submit each in turn as if it were alone, but with one round trip for all; its job, or why it is refused."""
         inputs = Inputs(self._records, self._store)
         inputs.fetch_tensors([submission.request.tensor_id for submission in submissions])
-        decided = [self._decided(submission, inputs) for submission in submissions]
-        admitted = [submission for submission, outcome in zip(submissions, decided, strict=True) if outcome is None]
-        made = self._records.jobs.submit_together(admitted) if admitted else []
-        self._wake_ups.ask(sum(isinstance(outcome, Submitted) and not outcome.replayed for outcome in made))
+        outcomes = [self._try_admit(submission, inputs) for submission in submissions]
+        admitted = [submission for submission, outcome in zip(submissions, outcomes, strict=True) if outcome is None]
+        made = self._records.jobs.submit_many(admitted) if admitted else []
+        self._wake_ups.notify(sum(isinstance(outcome, Submitted) and not outcome.replayed for outcome in made))
         remaining = iter(made)
-        return [next(remaining) if outcome is None else outcome for outcome in decided]
+        return [next(remaining) if outcome is None else outcome for outcome in outcomes]
 
-    def _decided(self, submission: Submission, inputs: Inputs) -> Submitted | Exception | None:
+    def _try_admit(self, submission: Submission, inputs: Inputs) -> Submitted | Exception | None:
         """What `_admit` gives or raises: whatever it is, it concerns this submission alone."""
         try:
             return self._admit(submission, inputs)
@@ -121,7 +121,7 @@ class JobOperations:
 
     def wake_worker(self) -> None:
         """Ask for a wake-up: no caller waits until it is sent."""
-        self._wake_ups.ask()
+        self._wake_ups.notify()
 
     def delete(self, owner: str, id: str) -> None:
         """Delete an ended job with its factors and history."""
@@ -172,7 +172,7 @@ class JobOperations:
         return self._pages(id, after, count)
 
     def _pages(self, id: str, after: int, count: int) -> Iterator[list[Progress]]:
-        while count > 0 and (page := self._page(id, after, min(count, PAGE))):
+        while count > 0 and (page := self._page(id, after, min(count, ROWS_PER_PAGE))):
             yield page
             after, count = page[-1].iteration, count - len(page)
 
@@ -220,7 +220,7 @@ class JobOperations:
         By `until` (monotonic; a third of a lease from now by default) it leaves the rest to the next call.
         """
         jobs, files = self._records.jobs, self._store.job(id)
-        until = self._settling_until() if until is None else until
+        until = self._settle_deadline() if until is None else until
         try:
             with files.settling():
                 status = jobs.status(id)
@@ -236,20 +236,20 @@ class JobOperations:
 
     def settle_all(self) -> None:
         """Settle every job that ended while nobody could, or whose history is long; the rest at the next call."""
-        until = self._settling_until()
+        until = self._settle_deadline()
         for id in self._records.jobs.unsettled():
             self.settle(id, until)
             if time.monotonic() > until:
                 return
 
-    def _settling_until(self) -> float:
+    def _settle_deadline(self) -> float:
         """No call outlives a lease: whoever settles has something to renew, or is watched by somebody."""
         return time.monotonic() + self._configuration.lease_seconds / 3
 
     def _move_history(self, id: str, files: JobFiles, until: float) -> bool:
         """Copy the stream piece by piece, from where an earlier call left it; whether all of it is in the store."""
         last_id = f"{files.collected_length()}-0"
-        while (piece := self._records.events.piece(id, last_id, PIECE)) is not None:
+        while (piece := self._records.events.piece(id, last_id, EVENTS_PER_PIECE)) is not None:
             files.collect_history(piece.rows, piece.changes)
             last_id = piece.last_id
             if piece.rows and time.monotonic() > until:  # where the next call goes on is told by the iterations

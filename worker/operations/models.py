@@ -8,7 +8,7 @@ from pydantic import Field
 from sparse_ncp.solvers.runtime import Booleans
 from sparse_ncp.worker.contract import LIVE, TERMINAL, Job
 from sparse_ncp.worker.errors import JobNotFinished, NoDiagnostics, NoFactorsYet, NotFound
-from sparse_ncp.worker.operations.slices import Cut, Slice
+from sparse_ncp.worker.operations.slices import Slice, SliceSpec
 from sparse_ncp.worker.owner_limits import FrozenModel
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.store import Store
@@ -38,7 +38,7 @@ class ModelOperations:
             raise _no_diagnostics(job)
         return found
 
-    def slice(self, owner: str, id: str, fix: str, most: int) -> ModelSlice:
+    def slice(self, owner: str, id: str, fix: str, max_length: int) -> ModelSlice:
         """A slice; while the job runs, of its last checkpoint's factors."""
         job = self._records.jobs.get(owner, id)
         try:
@@ -47,15 +47,15 @@ class ModelOperations:
             if job.state in TERMINAL:
                 raise NotFound("factors", id) from error
             raise
-        cut = Cut.of(fix, [len(A) for A in factors], most)
-        model = cut.model(factors)
+        spec = SliceSpec.parse(fix, [len(A) for A in factors], max_length)
+        model = spec.model(factors)
         found = self._entries(owner, job)
-        tensor = None if found is None else cut.entries(*found)
+        tensor = None if found is None else spec.entries(*found)
         return ModelSlice(
-            modes=tuple(mode for mode, place in enumerate(cut.places, start=1) if isinstance(place, slice)),
-            model=cut.slice(model),
-            tensor=None if tensor is None else cut.slice(tensor),
-            residual=None if tensor is None else cut.slice(tensor - model),
+            modes=tuple(mode for mode, index in enumerate(spec.indices, start=1) if isinstance(index, slice)),
+            model=spec.slice(model),
+            tensor=None if tensor is None else spec.slice(tensor),
+            residual=None if tensor is None else spec.slice(tensor - model),
         )
 
     def _entries(self, owner: str, job: Job) -> tuple[NDArray[Any], Booleans | None] | None:

@@ -13,7 +13,7 @@ from sparse_ncp.worker.store.store import Store
 
 # How much more than it needs now an upload of unknown length reserves, and after how much of it the others learn what
 # was written: a quarter of the upload, within these bounds.
-LEAST_STEP, LARGEST_STEP = 1 << 20, 64 << 20
+MIN_STEP, MAX_STEP = 1 << 20, 64 << 20
 RENEWAL_SECONDS = EXPIRY_SECONDS / 6
 log = logging.getLogger("ncp.uploads")
 
@@ -29,14 +29,14 @@ class Reservation:
         self._owner = owner
         self._limits = limits
         self._spare_bytes = spare_bytes
-        self._granted = self._told = 0
-        self._told_at = -RENEWAL_SECONDS
+        self._granted = self._reported = 0
+        self._reported_at = -RENEWAL_SECONDS
 
-    def cover(self, nbytes: int, written: int) -> None:
+    def reserve(self, nbytes: int, written: int) -> None:
         """Hold `nbytes` in all, of which some are written. QuotaReached or StoreFull if there is no room for them."""
-        step = min(max(LEAST_STEP, written // 4), LARGEST_STEP)
-        is_fresh = written - self._told < step and time.monotonic() - self._told_at < RENEWAL_SECONDS
-        if nbytes <= self._granted and is_fresh:
+        step = min(max(MIN_STEP, written // 4), MAX_STEP)
+        is_recent = written - self._reported < step and time.monotonic() - self._reported_at < RENEWAL_SECONDS
+        if nbytes <= self._granted and is_recent:
             return
         room = self._store.free_bytes() - self._spare_bytes
         ahead = self._granted if nbytes <= self._granted else nbytes + (step if written else 0)
@@ -48,7 +48,7 @@ class Reservation:
             raise
         if granted is None:
             raise StoreFull(ENOSPC, "the disk has no room left for this")
-        self._granted, self._told, self._told_at = granted, written, time.monotonic()
+        self._granted, self._reported, self._reported_at = granted, written, time.monotonic()
 
     def release(self) -> None:
         """Give back what is held. Without Redis it ends by itself."""

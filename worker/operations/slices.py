@@ -14,9 +14,9 @@ from sparse_ncp.solvers.runtime import Array, Booleans, Float64, khatri_rao
 from sparse_ncp.worker.owner_limits import FrozenModel
 
 # Values of one slice, however many modes it has: about a megabyte of JSON.
-LARGEST_SLICE = 1 << 16
-PLACE = re.compile(r" *([0-9]{1,18}) *: *([0-9]{1,18}) *")
-FORM = "write modes from 1 and indices from 0, such as 1:3 or 1:3,4:0"
+MAX_SLICE_ENTRIES = 1 << 16
+FIXED_INDEX = re.compile(r" *([0-9]{1,18}) *: *([0-9]{1,18}) *")
+FORMAT_HINT = "write modes from 1 and indices from 0, such as 1:3 or 1:3,4:0"
 
 
 class Slice(FrozenModel):
@@ -27,46 +27,46 @@ class Slice(FrozenModel):
     values: list[Any] = Field(description="nested as the shape says; null where an entry is missing")
 
 
-class Cut(NamedTuple):
+class SliceSpec(NamedTuple):
     """Where a slice lies: an index or a range of indices for every mode."""
 
-    places: tuple[int | slice, ...]
+    indices: tuple[int | slice, ...]
 
     @classmethod
-    def of(cls, fix: str, shape: Sequence[int], most: int, largest: int = LARGEST_SLICE) -> Self:
-        """From a caller's words: `fix` is like 1:3,4:0. Keeps at most `most` indices of a mode, `largest` in all."""
+    def parse(cls, fix: str, shape: Sequence[int], max_length: int, max_entries: int = MAX_SLICE_ENTRIES) -> Self:
+        """Parse `fix`, such as 1:3,4:0. Keep at most `max_length` indices of a mode and `max_entries` in all."""
         fixed = _parse(fix, shape)
         lengths = {mode: length for mode, length in enumerate(shape, start=1) if mode not in fixed}
-        steps = {mode: -(-length // most) for mode, length in lengths.items()}
+        steps = {mode: -(-length // max_length) for mode, length in lengths.items()}
 
         def kept(mode: int) -> int:
             return -(-lengths[mode] // steps[mode])
 
-        while math.prod(map(kept, lengths)) > largest:
+        while math.prod(map(kept, lengths)) > max_entries:
             steps[max(lengths, key=kept)] += 1
         modes = range(1, len(shape) + 1)
         return cls(tuple(fixed[mode] if mode in fixed else slice(None, None, steps[mode]) for mode in modes))
 
     @property
     def steps(self) -> tuple[int, ...]:
-        return tuple(place.step for place in self.places if isinstance(place, slice))
+        return tuple(index.step for index in self.indices if isinstance(index, slice))
 
     def entries(self, tensor: NDArray[Any], mask: Booleans | None = None) -> Float64:
         """The entries of a tensor, NaN where they are missing."""
-        found: Float64 = np.array(tensor[self.places], np.float64)
+        found: Float64 = np.array(tensor[self.indices], np.float64)
         if mask is not None:
-            found[~np.broadcast_to(mask[self._places_of_mask(mask.shape)], found.shape)] = np.nan
+            found[~np.broadcast_to(mask[self._mask_indices(mask.shape)], found.shape)] = np.nan
         return found
 
-    def _places_of_mask(self, lengths: Sequence[int]) -> tuple[int | slice, ...]:
+    def _mask_indices(self, lengths: Sequence[int]) -> tuple[int | slice, ...]:
         """Where the mask has length 1, its only index stands for all."""
-        single = (slice(None) if isinstance(place, slice) else 0 for place in self.places)
-        choices = zip(lengths, self.places, single, strict=True)
-        return tuple(only if length == 1 else place for length, place, only in choices)
+        single = (slice(None) if isinstance(index, slice) else 0 for index in self.indices)
+        choices = zip(lengths, self.indices, single, strict=True)
+        return tuple(only if length == 1 else index for length, index, only in choices)
 
     def model(self, factors: Sequence[Array]) -> Float64:
         """The same of ⟦A¹…Aᴺ⟧, without forming more of it."""
-        rows = [A[place].astype(np.float64) for A, place in zip(factors, self.places, strict=True)]
+        rows = [A[index].astype(np.float64) for A, index in zip(factors, self.indices, strict=True)]
         weight = np.prod([row for row in rows if row.ndim == 1], axis=0) if len(self.steps) < len(rows) else 1.0
         first, *others = (row for row in rows if row.ndim == 2)
         flat = (first * weight) @ khatri_rao(others) if others else (first * weight).sum(axis=1)
@@ -81,9 +81,9 @@ class Cut(NamedTuple):
 def _parse(fix: str, shape: Sequence[int]) -> Mapping[int, int]:
     fixed: dict[int, int] = {}
     for part in fix.split(",") if fix.strip() else ():
-        found = PLACE.fullmatch(part)
+        found = FIXED_INDEX.fullmatch(part)
         if found is None:
-            raise InvalidInput("fix", f"{part[:40]!r} is not a mode and an index", FORM)
+            raise InvalidInput("fix", f"{part[:40]!r} is not a mode and an index", FORMAT_HINT)
         mode, index = int(found[1]), int(found[2])
         if not 1 <= mode <= len(shape):
             raise InvalidInput("fix", f"there is no mode {mode}", f"count the modes from 1 to {len(shape)}")

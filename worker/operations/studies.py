@@ -13,7 +13,7 @@ from sparse_ncp.worker.operations.study_admission import check_study
 from sparse_ncp.worker.operations.study_tables import StudyTables
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.events import START
-from sparse_ncp.worker.records.jobs import limited
+from sparse_ncp.worker.records.jobs import settings_record
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.records.studies import PlannedRun
 from sparse_ncp.worker.store.store import Store
@@ -97,7 +97,7 @@ def _planned(
     if isinstance(request, ChooseRequest):
         stop = Stop(max_seconds=request.stop.max_seconds)
         settings = Settings(rank=request.rank, method="hals", seed=request.seed, stop=stop)
-        kept = {"name": request.name, "settings": limited(settings, max_seconds), "fixed_modes": None}
+        kept = {"name": request.name, "settings": settings_record(settings, max_seconds), "fixed_modes": None}
         yield PlannedRun("choose", "hals", 0, 0, False, json.dumps({**kept, "request_id": request_id}))
         return
     yield from _grid(request, tensor, max_seconds, request_id)
@@ -108,7 +108,7 @@ def _grid(
 ) -> Iterator[PlannedRun]:
     grid = request.grid
     cells = grid.cells
-    settings = [limited(grid.settings(cell, 0), max_seconds) for cell in cells]
+    settings = [settings_record(grid.settings(cell, 0), max_seconds) for cell in cells]
     example = request.run(cells[0])
     same = {"request_id": request_id, "fixed_modes": None if example.fixed is None else list(example.fixed.modes)}
     size = math.prod(tensor.shape)

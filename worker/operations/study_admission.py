@@ -10,7 +10,7 @@ from sparse_ncp.solvers.studies.tables import check_reference
 from sparse_ncp.solvers.studies.validation import check_validation
 from sparse_ncp.worker.contract import JobRequest, TensorRecord
 from sparse_ncp.worker.errors import InvalidJob, NotFound
-from sparse_ncp.worker.operations.admission import Inputs, check_job, counted, limit_problems
+from sparse_ncp.worker.operations.admission import Inputs, check_job, describe_count, limit_problems
 from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.store import Store
@@ -121,10 +121,10 @@ def _choice_problems(
     yield from limit_problems(request.rank, request.stop.max_seconds, limits)
     if tensor.missing:
         remedy = "fill them first, or compare ranks with validate.holdout"
-        yield InvalidInput("tensor_id", f"{counted(tensor.missing, size)} NaN", remedy)
+        yield InvalidInput("tensor_id", f"{describe_count(tensor.missing, size)} NaN", remedy)
     if tensor.negative:
         remedy = "set them to zero, and give noise clipped"
-        yield InvalidInput("tensor_id", f"{counted(tensor.negative, size)} negative", remedy)
+        yield InvalidInput("tensor_id", f"{describe_count(tensor.negative, size)} negative", remedy)
     if tensor.max <= 0:
         yield InvalidInput("tensor_id", "no entry is positive", "nonnegative components fit positive entries only")
     if int(LARGEST_SHARE * size / sum(tensor.shape)) < 2:

@@ -12,7 +12,7 @@ from sparse_ncp.worker.owner_limits import FrozenModel
 
 BINS = 64
 # Points of a profile: a longer mode is averaged over groups of neighbours.
-LONGEST_PROFILE = 512
+MAX_PROFILE_LENGTH = 512
 
 
 class Histogram(FrozenModel):
@@ -43,22 +43,24 @@ class Summary(FrozenModel):
     profiles: tuple[Profile, ...]
 
 
-class _Profiles:
+class ProfileSums:
     """Sums and counts of the observed entries, in groups of neighbouring indices of every axis."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.steps = [-(-length // LONGEST_PROFILE) for length in shape]
+        self.steps = [-(-length // MAX_PROFILE_LENGTH) for length in shape]
         groups = [-(-length // step) for length, step in zip(shape, self.steps, strict=True)]
         self.sums = [np.zeros(count) for count in groups]
         self.counts = [np.zeros(count) for count in groups]
 
-    def add(self, box: tuple[slice, ...], entries: Float64, seen: NDArray[np.bool_] | None) -> None:
-        """`entries` are zero where `seen` is false; None if all are observed."""
+    def add(self, box: tuple[slice, ...], entries: Float64, observed_mask: NDArray[np.bool_] | None) -> None:
+        """`entries` are zero where `observed_mask` is false; None if all are observed."""
         for axis, (cut, length) in enumerate(zip(box, entries.shape, strict=True)):
             others = tuple(other for other in range(entries.ndim) if other != axis)
             group = np.arange(cut.start or 0, (cut.start or 0) + length) // self.steps[axis]
             first, last = int(group[0]), int(group[-1]) + 1
-            observed = np.full(length, entries.size // length) if seen is None else seen.sum(axis=others)
+            observed = (
+                np.full(length, entries.size // length) if observed_mask is None else observed_mask.sum(axis=others)
+            )
             for totals, parts in ((self.sums, entries.sum(axis=others)), (self.counts, observed)):
                 totals[axis][first:last] += np.bincount(group - first, weights=parts)
 
@@ -72,22 +74,22 @@ def summarize(tensor: NDArray[Any], minimum: float, maximum: float) -> Summary:
     """Of a contiguous tensor whose observed entries lie in this range; takes little memory, whatever its size."""
     is_transposed = not tensor.flags.c_contiguous
     stored = tensor.T if is_transposed else tensor
-    profiles, width = _Profiles(stored.shape), maximum - minimum
+    profiles, width = ProfileSums(stored.shape), maximum - minimum
     counts = np.zeros(BINS if width else 1, np.int64)
     observed = negative = zero = 0
     sums = []
     for box in boxes(stored.shape):
         entries = np.asarray(stored[box], np.float64)
         missing = np.isnan(entries)
-        seen = ~missing if missing.any() else None
-        values = entries.ravel() if seen is None else entries[seen]
+        observed_mask = ~missing if missing.any() else None
+        values = entries.ravel() if observed_mask is None else entries[observed_mask]
         bins = np.clip((values - minimum) / (width or 1.0) * len(counts), 0, len(counts) - 1).astype(np.intp)
         counts += np.bincount(bins, minlength=len(counts))
         observed += values.size
         negative += int(np.count_nonzero(values < 0))
         zero += int(np.count_nonzero(values == 0))
         sums.append(float(values.sum()))
-        profiles.add(box, entries if seen is None else np.where(seen, entries, 0.0), seen)
+        profiles.add(box, entries if observed_mask is None else np.where(observed_mask, entries, 0.0), observed_mask)
     axes = range(tensor.ndim)
     return Summary(
         observed=observed,

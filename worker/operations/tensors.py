@@ -11,14 +11,14 @@ from sparse_ncp.worker.contract import Axes, TensorRecord
 from sparse_ncp.worker.errors import InvalidJob, QuotaReached
 from sparse_ncp.worker.operations.reservations import Reservation
 from sparse_ncp.worker.operations.samples import find_sample, sample_content
-from sparse_ncp.worker.operations.slices import Cut, Slice
+from sparse_ncp.worker.operations.slices import Slice, SliceSpec
 from sparse_ncp.worker.operations.summaries import summarize
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.store import OpenFile, Store, Upload
 
 # Values of a slice that comes alone: 512 × 512 for a heat map.
-LARGEST_SLICE = 1 << 18
+MAX_SLICE_ENTRIES = 1 << 18
 
 
 class TensorOperations:
@@ -77,7 +77,7 @@ class TensorOperations:
             if found:
                 return self._records.get_labelled(owner, found[0].id), False
             if reservation is not None:
-                reservation.cover(len(content), 0)
+                reservation.reserve(len(content), 0)
             with self._store.upload() as upload:
                 upload.write(content)
                 record = self.keep(upload, owner, sample.title, limits=limits, reservation=reservation)
@@ -88,11 +88,11 @@ class TensorOperations:
                 raise
         return record.model_copy(update={"axes": sample.axes}), True
 
-    def slice(self, owner: str, id: str, fix: str, most: int) -> Slice:
+    def slice(self, owner: str, id: str, fix: str, max_length: int) -> Slice:
         """A slice: `fix` is like 1:3,4:0, and of every other mode at most `most` indices are kept."""
         tensor = self._store.open_tensor(self._records.get(owner, id).sha256)
-        cut = Cut.of(fix, tensor.shape, most, LARGEST_SLICE)
-        return cut.slice(cut.entries(tensor))
+        spec = SliceSpec.parse(fix, tensor.shape, max_length, MAX_SLICE_ENTRIES)
+        return spec.slice(spec.entries(tensor))
 
     def find_summary(self, owner: str, id: str) -> bytes | None:
         """The summary of a tensor as JSON; None if nobody has asked for it yet."""

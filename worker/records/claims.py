@@ -8,11 +8,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from sparse_ncp.solvers import Settings
 from sparse_ncp.solvers.runtime import Resolved
 from sparse_ncp.worker.contract import Claim, JobError, JobResult, Preparation, Progress, Reference
-from sparse_ncp.worker.records.jobs import Fields, fixed_from, progress_from
+from sparse_ncp.worker.records.jobs import Fields, read_fixed, read_progress
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
-from sparse_ncp.worker.records.tensors import axes_from
+from sparse_ncp.worker.records.tensors import read_axes
 from sparse_ncp.worker.records.workers import Leases
 from sparse_ncp.worker.study_contract import Measures
 
@@ -38,7 +38,7 @@ class ClaimRecords:
     def claim(self, worker: str) -> Claim | None:
         """Claim the next job in fair order; None if nothing is queued."""
         flat = self._redis.script("claims/claim", worker, self._redis.lease_milliseconds)
-        return None if flat is None else _claim_from(flat)
+        return None if flat is None else _read_claim(flat)
 
     def claim_more(self, first: Claim, count: int) -> list[Claim]:
         """Further runs of the same study for the process of `first`: none while another owner waits."""
@@ -46,7 +46,7 @@ class ClaimRecords:
         found = self._redis.script(
             "batches/claim", str(first.batch), str(first.study_id), first.worker, lease, max(0, count)
         )
-        return [_claim_from(flat) for flat in found]
+        return [_read_claim(flat) for flat in found]
 
     def renew(self, claim: Claim, spent_seconds: float = 0.0) -> LeaseStatus:
         """Renew the lease, and record what the job has cost so far, for the attempt after this one."""
@@ -62,8 +62,8 @@ class ClaimRecords:
 
     def status_of_run(self, claim: Claim) -> LeaseStatus:
         """Whether this very claim still holds."""
-        asked = ("fence", "state", "cancel_requested")
-        fence, state, cancel_requested = self._redis.command("HMGET", keys.job(claim.job_id), *asked)
+        names = ("fence", "state", "cancel_requested")
+        fence, state, cancel_requested = self._redis.command("HMGET", keys.job(claim.job_id), *names)
         if fence != str(claim.fence) or state != "running":
             return "lost"
         return "cancel_requested" if cancel_requested == "1" else "held"
@@ -74,29 +74,29 @@ class ClaimRecords:
         status: LeaseStatus = self._redis.script("claims/publish", claim.job_id, claim.fence, *flat)
         return status
 
-    def checkpointed(self, claim: Claim, name: str, iteration: int) -> bool:
+    def save_checkpoint(self, claim: Claim, name: str, iteration: int) -> bool:
         """Point the record to a checkpoint that is already in the store."""
         return bool(self._redis.script("claims/checkpointed", claim.job_id, claim.fence, name, iteration))
 
-    def resolved(self, claim: Claim, resolved: Resolved) -> bool:
+    def publish_resolved(self, claim: Claim, resolved: Resolved) -> bool:
         """Tell readers what settings came to that depend on the method or on the tensor."""
         return bool(self._redis.script("claims/resolved", claim.job_id, claim.fence, json.dumps(asdict(resolved))))
 
-    def diagnosing(self, claim: Claim) -> bool:
+    def publish_diagnosing(self, claim: Claim) -> bool:
         """Tell readers that nothing but the diagnosis is left."""
         return bool(self._redis.script("claims/phase", claim.job_id, claim.fence, "diagnosing"))
 
-    def preparing(self, claim: Claim, preparation: Preparation | None) -> bool:
+    def publish_preparation(self, claim: Claim, preparation: Preparation | None) -> bool:
         """Tell readers how far the first sweep of this attempt is; None once it has ended."""
-        told = "" if preparation is None else preparation.model_dump_json()
-        return bool(self._redis.script("claims/preparing", claim.job_id, claim.fence, told))
+        text = "" if preparation is None else preparation.model_dump_json()
+        return bool(self._redis.script("claims/preparing", claim.job_id, claim.fence, text))
 
     def succeed(self, claim: Claim, result: JobResult | None, measures: Measures | None = None) -> bool:
         """The job has ended; a task of a study that is no run has no result."""
         kept = "" if measures is None else measures.model_dump_json()
         return self._finish(claim, "succeeded", result.model_dump_json() if result else "", "", kept)
 
-    def succeed_together(self, runs: Sequence[EndedRun]) -> list[bool]:
+    def finish_many(self, runs: Sequence[EndedRun]) -> list[bool]:
         """Runs whose factors and histories are in the store, in one step: for each, whether this claim ended it."""
         flat: list[str | int] = []
         for run in runs:
@@ -107,7 +107,7 @@ class ClaimRecords:
         found = self._redis.script("batches/finish", self._redis.configuration.stream_seconds, *flat)
         return [bool(ended) for ended in found]
 
-    def cancelled(self, claim: Claim, result: JobResult | None) -> bool:
+    def cancel(self, claim: Claim, result: JobResult | None) -> bool:
         return self._finish(claim, "cancelled", result.model_dump_json() if result else "", "")
 
     def fail(self, claim: Claim, error: JobError) -> bool:
@@ -120,11 +120,11 @@ class ClaimRecords:
         """Return the job to the queue, to be resumed from its checkpoint; the attempt is not counted."""
         return bool(self._redis.script("claims/hand_back", claim.job_id, claim.fence))
 
-    def crashed(self, claim: Claim, how: str, by_itself: bool = True) -> bool:
+    def crash(self, claim: Claim, how: str, is_own_fault: bool = True) -> bool:
         """The attempt's process died: back to the queue, or failed if it keeps dying by itself."""
         if claim.batch is not None:
-            return bool(self._redis.script("batches/crashed", claim.batch, how, int(by_itself)))
-        return bool(self._redis.script("claims/crashed", claim.job_id, claim.fence, how, int(by_itself)))
+            return bool(self._redis.script("batches/crashed", claim.batch, how, int(is_own_fault)))
+        return bool(self._redis.script("claims/crashed", claim.job_id, claim.fence, how, int(is_own_fault)))
 
     # Tasks of a study
 
@@ -134,11 +134,11 @@ class ClaimRecords:
             self._redis.script("studies/keep_validation_results", claim.job_id, claim.fence, json.dumps(list(found)))
         )
 
-    def choosing(self, claim: Claim, stage: str, progress: float) -> bool:
+    def publish_choice_progress(self, claim: Claim, stage: str, progress: float) -> bool:
         """Tell readers how far a choice has come."""
         return bool(self._redis.script("studies/progress", claim.job_id, claim.fence, stage, f"{progress:.4f}"))
 
-    def chosen(self, claim: Claim, advice: str, choice: str) -> bool:
+    def save_choice(self, claim: Claim, advice: str, choice: str) -> bool:
         """Keep what a choice has found, both as JSON; its run ends next."""
         return bool(self._redis.script("studies/chosen", claim.job_id, claim.fence, advice, choice))
 
@@ -152,10 +152,10 @@ class ExecutionRecords(Records):
         self.leases = Leases(connection)
 
 
-def _claim_from(flat: Sequence[str]) -> Claim:
+def _read_claim(flat: Sequence[str]) -> Claim:
     fields: Fields = dict(zip(flat[::2], flat[1::2], strict=True))
     request: dict[str, Any] = json.loads(fields["request"])
-    published = progress_from(fields)
+    published = read_progress(fields)
     return Claim(
         job_id=fields["id"],
         owner=fields["owner"],
@@ -163,10 +163,10 @@ def _claim_from(flat: Sequence[str]) -> Claim:
         fence=int(fields["fence"]),
         attempt=int(fields["attempt"]),
         sha256=fields["sha256"],
-        axes=axes_from(fields.get("labels")),
+        axes=read_axes(fields.get("labels")),
         initial_job_id=fields.get("initial"),
         mask_sha256=fields.get("mask_sha256"),
-        fixed=fixed_from(fields, request),
+        fixed=read_fixed(fields, request),
         settings=Settings.from_stored(request["settings"]),
         checkpoint=fields.get("checkpoint"),
         published=published,

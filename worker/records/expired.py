@@ -52,7 +52,7 @@ class ExpiredRecords:
 
     def acquire_cleanup_turn(self, worker: str, seconds: float) -> bool:
         """Whether this worker is the one that cleans up now: one of all, once in that time."""
-        taken = self._redis.command("SET", keys.TIDIED, worker, "NX", "PX", max(1, int(seconds * 1000)))
+        taken = self._redis.command("SET", keys.CLEANUP_TURN, worker, "NX", "PX", max(1, int(seconds * 1000)))
         return taken is not None
 
     def milliseconds_ago(self, seconds: float) -> int:

@@ -80,26 +80,28 @@ class JobRecords:
 
         TooManyJobs or QuotaReached if the owner may not have another.
         """
-        (outcome,) = self.submit_together([Submission(owner, request, key, limits, request_id)])
+        (outcome,) = self.submit_many([Submission(owner, request, key, limits, request_id)])
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    def submit_together(self, submissions: Sequence[Submission]) -> list[Submitted | Exception]:
+    def submit_many(self, submissions: Sequence[Submission]) -> list[Submitted | Exception]:
         """Queue each in turn, as if it were alone, with one flush to the disk for all; or why it was refused."""
         hours = self._redis.configuration.idempotency_hours
-        calls = [_arguments(submission, int(hours * 3_600_000)) for submission in submissions]
+        calls = [_script_arguments(submission, int(hours * 3_600_000)) for submission in submissions]
         answers = self._redis.script_calls("jobs/submit", calls)
-        return [_outcome(submission, answer) for submission, answer in zip(submissions, answers, strict=True)]
+        return [
+            _submitted_or_refusal(submission, answer) for submission, answer in zip(submissions, answers, strict=True)
+        ]
 
     def replay(self, owner: str, request: JobRequest, key: str) -> Job | None:
         """The job that this key has made already, whatever has become of its tensor since."""
-        id = replayed(self._redis, owner, key, digest_of(request), "job")
+        id = find_replay(self._redis, owner, key, digest_of(request), "job")
         return None if id is None else self.get(owner, id)
 
     def get(self, owner: str, id: str) -> Job:
         """NotFound if there is none, or it is another owner's."""
-        for job in self._existing([id]):
+        for job in self._read_existing([id]):
             if job.owner == owner:
                 return job
         raise NotFound("job", id)
@@ -109,7 +111,7 @@ class JobRecords:
         fields: Fields = self._redis.command("HGETALL", keys.job(id))
         if not fields:
             raise NotFound("job", id)
-        return job_from(fields, None)
+        return read_job(fields, None)
 
     def owner_of(self, id: str) -> str:
         owner: str | None = self._redis.command("HGET", keys.job(id), "owner")
@@ -125,7 +127,7 @@ class JobRecords:
     def preparing(self, id: str) -> Preparation | None:
         """How far the job is in preparing its first sweep; None if it is not, or is not there."""
         found: str | None = self._redis.command("HGET", keys.job(id), "preparing")
-        return preparation_from({"preparing": found}) if found is not None else None
+        return read_preparation({"preparing": found}) if found is not None else None
 
     def cancel(self, owner: str, id: str) -> Job:
         """A queued job ends at once, a running one after its sweep; asking again changes nothing."""
@@ -179,17 +181,17 @@ class JobRecords:
         """The newest first, filtered, `name` by a part of it; `next` continues after the last one given."""
         wanted = {"state": state, "method": method, "tensor_id": tensor_id, "study_id": study_id}
         found = find_page(self._redis, "job", owner, wanted, name, limit, cursor)
-        return Page[Job](items=self._existing(found.ids), next=found.next)
+        return Page[Job](items=self._read_existing(found.ids), next=found.next)
 
-    def _existing(self, ids: Sequence[str]) -> tuple[Job, ...]:
+    def _read_existing(self, ids: Sequence[str]) -> tuple[Job, ...]:
         """Without those that were deleted meanwhile, in one round trip."""
         return tuple(map(_read, self._redis.script("jobs/read", *ids)))
 
 
-def _arguments(submission: Submission, key_milliseconds: int) -> list[str | int]:
+def _script_arguments(submission: Submission, key_milliseconds: int) -> list[str | int]:
     """Of the script that submits."""
     owner, request, key, limits, request_id = submission
-    named = _named(request)
+    named = _input_ids(request)
     return [
         secrets.token_hex(10),
         owner,
@@ -197,8 +199,8 @@ def _arguments(submission: Submission, key_milliseconds: int) -> list[str | int]
         named["initial"],
         request.priority,
         request.method,
-        stored(request, limits.job_seconds, request_id),
-        key_name(owner, key) if key is not None else "",
+        request_record(request, limits.job_seconds, request_id),
+        idempotency_key(owner, key) if key is not None else "",
         digest_of(request),
         key_milliseconds,
         limits.live_jobs or "",
@@ -209,8 +211,8 @@ def _arguments(submission: Submission, key_milliseconds: int) -> list[str | int]
     ]
 
 
-def _named(request: JobRequest) -> dict[str, str]:
-    """The ids in a request, by the words of `NAMED`; empty for what it does not name."""
+def _input_ids(request: JobRequest) -> dict[str, str]:
+    """The ids in a request, by the words of `INPUT_FIELDS`; empty for what it does not name."""
     return {
         "tensor": request.tensor_id,
         "initial": request.initial.job_id if request.initial else "",
@@ -219,12 +221,12 @@ def _named(request: JobRequest) -> dict[str, str]:
     }
 
 
-def _outcome(submission: Submission, answer: Any) -> Submitted | Exception:
+def _submitted_or_refusal(submission: Submission, answer: Any) -> Submitted | Exception:
     if isinstance(answer, Exception):
         return answer
     outcome, *found = answer
     try:
-        check_submitted(outcome, found, submission.limits, _named(submission.request))
+        raise_refusal(outcome, found, submission.limits, _input_ids(submission.request))
     except (TooManyJobs, QuotaReached, IdempotencyKeyReused, NotFound) as refusal:
         return refusal
     return Submitted(_read(found[0]), outcome == "replayed")
@@ -233,16 +235,16 @@ def _outcome(submission: Submission, answer: Any) -> Submitted | Exception:
 def _read(answer: Sequence[Any]) -> Job:
     """A job as the scripts give it: its place in the queue, then its fields in turn."""
     position, *flat = answer
-    return job_from(dict(zip(flat[::2], flat[1::2], strict=True)), position or None)
+    return read_job(dict(zip(flat[::2], flat[1::2], strict=True)), position or None)
 
 
-def key_name(owner: str, key: str) -> str:
+def idempotency_key(owner: str, key: str) -> str:
     """By digest: a caller's key may be anything."""
     return keys.idempotency(owner, sha256(key.encode()).hexdigest())
 
 
 # What a submission names, by the word for what is missing: kind and field.
-NAMED = {
+INPUT_FIELDS = {
     "tensor": ("tensor", "tensor_id"),
     "initial": ("job", "initial.job_id"),
     "mask": ("tensor", "mask.tensor_id"),
@@ -251,7 +253,7 @@ NAMED = {
 }
 
 
-def check_submitted(outcome: str, found: Sequence[Any], limits: Limits, named: Mapping[str, str]) -> None:
+def raise_refusal(outcome: str, found: Sequence[Any], limits: Limits, named: Mapping[str, str]) -> None:
     """Raise what a script that submits has refused."""
     if outcome == "busy" and limits.live_jobs is not None:
         raise TooManyJobs(limits.live_jobs)
@@ -261,26 +263,26 @@ def check_submitted(outcome: str, found: Sequence[Any], limits: Limits, named: M
         raise IdempotencyKeyReused("this Idempotency-Key was used with another body")
     if outcome.startswith("no "):
         word = outcome.removeprefix("no ")
-        kind, field = NAMED[word]
+        kind, field = INPUT_FIELDS[word]
         raise NotFound(kind, named[word], field)
 
 
-def replayed(redis: RedisConnection, owner: str, key: str, digest: str, kind: str) -> str | None:
+def find_replay(redis: RedisConnection, owner: str, key: str, digest: str, kind: str) -> str | None:
     """The id of what this key has made already; IdempotencyKeyReused if that was something else."""
-    found, id = redis.command("HMGET", key_name(owner, key), "digest", kind)
+    found, id = redis.command("HMGET", idempotency_key(owner, key), "digest", kind)
     if found is not None and found != digest:
         raise IdempotencyKeyReused("this Idempotency-Key was used with another body")
     return None if id is None else str(id)
 
 
-def stored(request: JobRequest, max_seconds: float | None, request_id: str | None) -> str:
+def request_record(request: JobRequest, max_seconds: float | None, request_id: str | None) -> str:
     """What the record keeps of a request. The settings are complete, so later defaults do not change old jobs."""
-    settings = limited(request.settings(), max_seconds)
+    settings = settings_record(request.settings(), max_seconds)
     fixed = None if request.fixed is None else list(request.fixed.modes)
     return json.dumps({"name": request.name, "settings": settings, "request_id": request_id, "fixed_modes": fixed})
 
 
-def limited(settings: Settings, max_seconds: float | None) -> dict[str, Any]:
+def settings_record(settings: Settings, max_seconds: float | None) -> dict[str, Any]:
     """Settings as a record keeps them; a run without a time limit gets its owner's."""
     kept = settings.model_dump(mode="json")
     if kept["stop"]["max_seconds"] is None:
@@ -297,7 +299,7 @@ def digest_of(request: BaseModel) -> str:
     return sha256(canonical.encode()).hexdigest()
 
 
-def job_from(fields: Fields, position: int | None) -> Job:
+def read_job(fields: Fields, position: int | None) -> Job:
     """The job that a hash in Redis holds."""
     request: dict[str, Any] = json.loads(fields["request"])
     result = JobResult.model_validate_json(fields["result"]) if "result" in fields else None
@@ -312,36 +314,36 @@ def job_from(fields: Fields, position: int | None) -> Job:
             "priority": int(fields["priority"]),
             "initial": InitialJob(job_id=fields["initial"]) if "initial" in fields else None,
             "mask": MaskTensor(tensor_id=fields["mask"]) if "mask" in fields else None,
-            "fixed": fixed_from(fields, request),
+            "fixed": read_fixed(fields, request),
             "state": fields["state"],
             "resolved": json.loads(fields["resolved"]) if "resolved" in fields else None,
             "phase": _phase(fields),
-            "preparing": preparation_from(fields),
-            "progress": progress_from(fields),
-            "factors_iteration": result.iterations if result else _whole(fields, "checkpoint_iteration"),
+            "preparing": read_preparation(fields),
+            "progress": read_progress(fields),
+            "factors_iteration": result.iterations if result else _read_integer(fields, "checkpoint_iteration"),
             "result": result,
             "error": JobError.model_validate_json(fields["error"]) if "error" in fields else None,
             "attempt": int(fields["attempt"]),
             "cancel_requested": fields.get("cancel_requested") == "1",
             "queue_position": position,
-            "created_at": time_of(fields, "created_at"),
-            "started_at": time_of(fields, "started_at"),
-            "finished_at": time_of(fields, "finished_at"),
+            "created_at": read_time(fields, "created_at"),
+            "started_at": read_time(fields, "started_at"),
+            "finished_at": read_time(fields, "finished_at"),
         }
     )
 
 
-def fixed_from(fields: Fields, request: dict[str, Any]) -> FixedModel | None:
+def read_fixed(fields: Fields, request: dict[str, Any]) -> FixedModel | None:
     """The factors that stay, and whose they are."""
     return FixedModel(job_id=fields["fixed"], modes=request["fixed_modes"]) if "fixed" in fields else None
 
 
-def progress_from(fields: Fields) -> Progress | None:
+def read_progress(fields: Fields) -> Progress | None:
     """The last iteration that was published."""
     return Progress.model_validate_json(fields["progress"]) if "progress" in fields else None
 
 
-def preparation_from(fields: Fields) -> Preparation | None:
+def read_preparation(fields: Fields) -> Preparation | None:
     """How far the present attempt is in preparing its first sweep."""
     return Preparation.model_validate_json(fields["preparing"]) if "preparing" in fields else None
 
@@ -352,13 +354,13 @@ def _phase(fields: Fields) -> str | None:
         return None
     if "preparing" in fields:
         return "preparing"
-    progress = progress_from(fields)
+    progress = read_progress(fields)
     return fields.get("phase") or (progress.phase if progress else "preparing")
 
 
-def _whole(fields: Fields, name: str) -> int | None:
+def _read_integer(fields: Fields, name: str) -> int | None:
     return int(fields[name]) if name in fields else None
 
 
-def time_of(fields: Fields, name: str) -> datetime | None:
+def read_time(fields: Fields, name: str) -> datetime | None:
     return datetime.fromtimestamp(int(fields[name]) / 1000, UTC) if name in fields else None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sparse_ncp.worker.contract import Allowance, Job, JobCounts, Usage
-from sparse_ncp.worker.records.jobs import job_from
+from sparse_ncp.worker.records.jobs import read_job
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
 
@@ -73,7 +73,7 @@ class StatsRecords:
     def running_jobs(self) -> list[Job]:
         """The jobs that are running now, the one that began first at the top."""
         ids = self._redis.command("ZRANGE", keys.LEASES, 0, -1)
-        found = [job_from(fields, None) for fields in self._redis.hashes(map(keys.job, ids))]
+        found = [read_job(fields, None) for fields in self._redis.hashes(map(keys.job, ids))]
         return sorted(found, key=lambda job: job.started_at or job.created_at)
 
     def _running_seconds(self, ids: Sequence[str]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from sparse_ncp.solvers.studies.settings import ComparisonSettings
 from sparse_ncp.worker.contract import TERMINAL, JobResult, Page, Task
 from sparse_ncp.worker.errors import InUse, NotFound, StudyNotFinished
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
-from sparse_ncp.worker.records.jobs import Fields, check_submitted, digest_of, key_name, replayed, time_of
+from sparse_ncp.worker.records.jobs import Fields, digest_of, find_replay, idempotency_key, raise_refusal, read_time
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection, below
 from sparse_ncp.worker.study_contract import ChooseRequest, CompareFields, Measures, Study, StudyRequest
@@ -56,7 +56,7 @@ class StudyRecords:
         limits: Limits = UNLIMITED,
     ) -> tuple[Study, bool]:
         """Queue all runs in one step; durable when this returns. The same key and body give the same: (study, True)."""
-        named = _named(request)
+        named = _input_ids(request)
         reference = request.reference if isinstance(request, CompareFields) else None
         flat: list[str | int] = []
         for run in planned:
@@ -69,7 +69,7 @@ class StudyRecords:
             json.dumps({"name": request.name, "request": request.recorded_fields(), "shape": shape}),
             _asked(request),
             request.priority,
-            key_name(owner, key) if key is not None else "",
+            idempotency_key(owner, key) if key is not None else "",
             digest_of(request),
             int(self._redis.configuration.idempotency_hours * 3_600_000),
             limits.live_jobs or "",
@@ -78,12 +78,12 @@ class StudyRecords:
             reference.mode if reference else "",
             *flat,
         )
-        check_submitted(outcome, found, limits, named)
+        raise_refusal(outcome, found, limits, named)
         return self.get(owner, found[0]), outcome == "replayed"
 
     def replay(self, owner: str, request: StudyRequest, key: str) -> Study | None:
         """The study that this key has made already."""
-        id = replayed(self._redis, owner, key, digest_of(request), "study")
+        id = find_replay(self._redis, owner, key, digest_of(request), "study")
         return None if id is None else self.get(owner, id)
 
     def get(self, owner: str, id: str) -> Study:
@@ -196,9 +196,9 @@ class StudyRecords:
                 "job_id": job_id,
                 "error": json.loads(_error(fields)),
                 "cancel_requested": fields.get("cancel_requested") == "1",
-                "created_at": time_of(fields, "created_at"),
-                "started_at": time_of(fields, "started_at"),
-                "finished_at": time_of(fields, "finished_at"),
+                "created_at": read_time(fields, "created_at"),
+                "started_at": read_time(fields, "started_at"),
+                "finished_at": read_time(fields, "finished_at"),
             }
         )
 
@@ -235,7 +235,7 @@ def _asked(request: StudyRequest) -> str:
     return request.grid.model_dump_json(by_alias=True)
 
 
-def _named(request: StudyRequest) -> dict[str, str]:
+def _input_ids(request: StudyRequest) -> dict[str, str]:
     """What a request names, empty where it names nothing."""
     found = {"tensor": request.tensor_id, "initial": "", "mask": "", "fixed": "", "reference": ""}
     if isinstance(request, CompareFields):

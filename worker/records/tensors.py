@@ -35,14 +35,14 @@ class TensorRecords:
 
     def get(self, owner: str, id: str) -> TensorRecord:
         """NotFound if there is none, or it is another owner's."""
-        for record in self._existing([id]):
+        for record in self._read_existing([id]):
             if record.owner == owner:
                 return record
         raise NotFound("tensor", id)
 
     def find(self, ids: Iterable[str]) -> dict[str, TensorRecord]:
         """By id, whoever they belong to, in one round trip; without those that are not there."""
-        return {record.id: record for record in self._existing(ids)}
+        return {record.id: record for record in self._read_existing(ids)}
 
     def get_labelled(self, owner: str, id: str) -> TensorRecord:
         """The same, with the labels of its modes."""
@@ -65,7 +65,7 @@ class TensorRecords:
 
     def _axes(self, record: str) -> Axes | None:
         digest = self._redis.command("HGET", record, "axes")
-        return None if digest is None else axes_from(self._redis.command("GET", keys.axes(digest)))
+        return None if digest is None else read_axes(self._redis.command("GET", keys.axes(digest)))
 
     def rename(self, owner: str, id: str, name: str | None) -> TensorRecord:
         """Give a tensor another name, or none. Nothing else of a record ever changes."""
@@ -86,7 +86,7 @@ class TensorRecords:
         if sha256 is not None:
             return Page[TensorRecord](items=self._same_content(owner, sha256, name, limit), next=None)
         found = find_page(self._redis, "tensor", owner, {}, name, limit, cursor)
-        return Page[TensorRecord](items=self._existing(found.ids), next=found.next)
+        return Page[TensorRecord](items=self._read_existing(found.ids), next=found.next)
 
     def delete(self, owner: str, id: str, unused_since: int | None = None) -> str | None:
         """Delete the record; its SHA-256 if no record names these bytes any more.
@@ -105,19 +105,19 @@ class TensorRecords:
         return int(self._redis.command("SCARD", keys.content(sha256))) == 0
 
     def _same_content(self, owner: str, sha256: str, name: str | None, limit: int) -> tuple[TensorRecord, ...]:
-        everybodys = self._existing(self._redis.command("SMEMBERS", keys.content(sha256)))
-        own = [record for record in everybodys if record.owner == owner and folded(name) in folded(record.name)]
+        records = self._read_existing(self._redis.command("SMEMBERS", keys.content(sha256)))
+        own = [record for record in records if record.owner == owner and folded(name) in folded(record.name)]
         newest = sorted(own, key=lambda record: record.created_at, reverse=True)[:limit]
         for record in newest:
             self._redis.script("tensors/use", record.id)  # the caller relies on it instead of uploading again
         return tuple(newest)
 
-    def _existing(self, ids: Iterable[str]) -> tuple[TensorRecord, ...]:
+    def _read_existing(self, ids: Iterable[str]) -> tuple[TensorRecord, ...]:
         """Without those that were deleted meanwhile."""
         texts = self._redis.commands(("HGET", keys.tensor(id), "record") for id in ids)
         return tuple(TensorRecord.model_validate_json(text) for text in texts if text)
 
 
-def axes_from(text: str | None) -> Axes | None:
+def read_axes(text: str | None) -> Axes | None:
     """Labels as Redis keeps them."""
     return None if text is None else tuple(Axis.model_validate(axis) for axis in json.loads(text))

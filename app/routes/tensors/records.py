@@ -78,7 +78,7 @@ async def upload_tensor(
     stream, expected = tensor_stream(request), expected_sha256(request)
     reservation = Reservation(records, store, caller.owner, limits, config.min_free_bytes)
     try:
-        await to_thread.run_sync(reservation.cover, length, 0)
+        await to_thread.run_sync(reservation.reserve, length, 0)
         with store.upload() as upload:
             await receive(stream, upload, limits.tensor_bytes, reservation)
             called = name or (stream.filename if isinstance(stream, FormFile) else None)

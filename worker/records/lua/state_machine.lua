@@ -21,23 +21,23 @@ local function number(id, name) return tonumber(field(id, name) or 0) end
 local function set(id, ...) redis.call('HSET', key('job', id), ...) end
 
 -- What has happened on this server, for /metrics.
-local function tally(what, by) redis.call('HINCRBY', COUNTS, what, by) end
+local function count_event(what, by) redis.call('HINCRBY', COUNTS, what, by) end
 
 -- What an owner has taken: bytes, ended jobs by state, computing seconds.
-local function count(owner, name, amount) redis.call('HINCRBY', key('usage', owner), name, amount) end
+local function add_usage(owner, name, amount) redis.call('HINCRBY', key('usage', owner), name, amount) end
 
 local function stored_bytes(owner)
   local found = redis.call('HMGET', key('usage', owner), 'tensor_bytes', 'result_bytes')
   return tonumber(found[1] or 0) + tonumber(found[2] or 0)
 end
 
-local function of_study(study, name) return redis.call('HGET', key('study', study), name) end
+local function study_field(study, name) return redis.call('HGET', key('study', study), name) end
 
 -- A study counts as one, however many of its runs are left.
 local function live_jobs(owner)
   local live = redis.call('ZCARD', key('queue', owner)) + redis.call('SCARD', key('running', owner))
   for _, study in ipairs(redis.call('SMEMBERS', key('live', owner))) do
-    live = live + 1 - tonumber(of_study(study, 'left'))
+    live = live + 1 - tonumber(study_field(study, 'left'))
   end
   return live
 end
@@ -49,9 +49,9 @@ local function computed_seconds(id)
 end
 
 -- Only the holder of the newest claim may write, and only while the job runs.
-local function holds(id, fence)
+local function holds_claim(id, fence)
   if field(id, 'fence') == fence and field(id, 'state') == 'running' then return true end
-  tally('fenced_writes', 1)
+  count_event('fenced_writes', 1)
   return false
 end
 
@@ -65,23 +65,23 @@ local function announce(id, kind, payload)
 end
 
 -- An event of a study; they are few, and stay as long as the study does.
-local function tell(study, kind, payload)
+local function announce_study(study, kind, payload)
   local count = redis.call('HINCRBY', key('study', study), 'events', 1)
   redis.call('XADD', key('events', study), count .. '-0', 'kind', kind, 'payload', payload, 'of', 'study')
 end
 
-local function enter_study(study, state)
+local function set_study_state(study, state)
   redis.call('HSET', key('study', study), 'state', state)
-  tell(study, 'state', '{"state":"' .. state .. '"}')
+  announce_study(study, 'state', '{"state":"' .. state .. '"}')
 end
 
 -- Its last run has ended. Only a study of which nothing succeeded has failed.
 local function end_study(study)
-  local owner, reference = of_study(study, 'owner'), of_study(study, 'reference')
-  local succeeded, failed = tonumber(of_study(study, 'succeeded')), tonumber(of_study(study, 'failed'))
-  local unfinished = tonumber(of_study(study, 'cancelled')) > 0 or of_study(study, 'validation') == 'cancelled'
+  local owner, reference = study_field(study, 'owner'), study_field(study, 'reference')
+  local succeeded, failed = tonumber(study_field(study, 'succeeded')), tonumber(study_field(study, 'failed'))
+  local unfinished = tonumber(study_field(study, 'cancelled')) > 0 or study_field(study, 'validation') == 'cancelled'
   local state = 'succeeded'
-  if unfinished and (of_study(study, 'cancel_requested') == '1' or succeeded == 0) then
+  if unfinished and (study_field(study, 'cancel_requested') == '1' or succeeded == 0) then
     state = 'cancelled'
   elseif succeeded == 0 and failed > 0 then
     state = 'failed'
@@ -89,12 +89,12 @@ local function end_study(study)
   redis.call('SREM', key('live', owner), study)
   if reference then redis.call('SREM', key('users', reference), study) end
   redis.call('HSET', key('study', study), 'finished_at', now())
-  enter_study(study, state)
-  tell(study, 'end', '')
+  set_study_state(study, state)
+  announce_study(study, 'end', '')
 end
 
 -- A run has moved: its study counts it, begins with the first that runs and ends with the last that ends.
-local function move_in_study(study, id, before, state)
+local function update_study(study, id, before, state)
   local record, validates = key('study', study), field(id, 'task') == 'validate'
   if not validates then
     if before then redis.call('HINCRBY', record, before, -1) end
@@ -102,9 +102,9 @@ local function move_in_study(study, id, before, state)
   end
   if state == 'queued' then return end
   if state == 'running' then
-    if of_study(study, 'state') == 'queued' then
+    if study_field(study, 'state') == 'queued' then
       redis.call('HSET', record, 'started_at', now())
-      enter_study(study, 'running')
+      set_study_state(study, 'running')
     end
     return
   end
@@ -112,20 +112,20 @@ local function move_in_study(study, id, before, state)
   if validates then
     redis.call('HSET', record, 'validation', state)
   else
-    local place = { job_id = id, state = state, cell = number(id, 'cell'), total = tonumber(of_study(study, 'total')) }
+    local place = { job_id = id, state = state, cell = number(id, 'cell'), total = tonumber(study_field(study, 'total')) }
     place['repeat'] = number(id, 'repeat')
-    place.done = of_study(study, 'succeeded') + of_study(study, 'failed') + of_study(study, 'cancelled')
-    tell(study, 'run', cjson.encode(place))
+    place.done = study_field(study, 'succeeded') + study_field(study, 'failed') + study_field(study, 'cancelled')
+    announce_study(study, 'run', cjson.encode(place))
   end
   if failure then redis.call('HSETNX', record, validates and 'validation_error' or 'error', failure) end
   if left == 0 then end_study(study) end
 end
 
-local function enter(id, state)
+local function set_state(id, state)
   local before, study = field(id, 'state'), field(id, 'study_id')
   set(id, 'state', state)
   announce(id, 'state', '{"state":"' .. state .. '","attempt":' .. number(id, 'attempt') .. '}')
-  if study then move_in_study(study, id, before, state) end
+  if study then update_study(study, id, before, state) end
 end
 
 -- Higher priority first, then older first.
@@ -135,7 +135,7 @@ local function enqueue(id)
   redis.call('ZADD', key('queue', owner), score, id)
   redis.call('SADD', WAITING, owner)
   redis.call('ZADD', QUEUED, now(), id)
-  enter(id, 'queued')
+  set_state(id, 'queued')
 end
 
 local function queue_lengths()
@@ -163,14 +163,14 @@ local function read(id, lengths)
   return fields
 end
 
-local function leave_queue(id)
+local function dequeue(id)
   local owner = field(id, 'owner')
   redis.call('ZREM', key('queue', owner), id)
   redis.call('ZREM', QUEUED, id)
   if redis.call('ZCARD', key('queue', owner)) == 0 then redis.call('SREM', WAITING, owner) end
 end
 
-local function leave_worker(id)
+local function release_worker(id)
   redis.call('ZREM', LEASES, id)
   redis.call('SREM', key('running', field(id, 'owner')), id)
   local batch = field(id, 'batch')
@@ -179,7 +179,7 @@ local function leave_worker(id)
 end
 
 -- What a live job needs cannot be deleted: its tensor and mask, and the jobs whose factors it starts from or keeps.
-local function needs(id)
+local function dependency_keys(id)
   local list = {}
   for _, name in ipairs({ 'tensor_id', 'mask', 'initial', 'fixed' }) do
     local needed = field(id, name)
@@ -189,14 +189,14 @@ local function needs(id)
 end
 
 -- When a tensor was last uploaded, found by its digest, named by a job or read by one. Before that was recorded: now.
-local function use(tensor)
+local function mark_used(tensor)
   if redis.call('EXISTS', key('tensor', tensor)) == 1 then redis.call('HSET', key('tensor', tensor), 'used_at', now()) end
 end
 
-local function use_inputs(id)
-  use(field(id, 'tensor_id'))
+local function mark_inputs_used(id)
+  mark_used(field(id, 'tensor_id'))
   local mask = field(id, 'mask')
-  if mask then use(mask) end
+  if mask then mark_used(mask) end
 end
 
 local function used_at(tensor)
@@ -225,24 +225,24 @@ local function label(record, digest)
 end
 
 local function finish(id, state, result, failure)
-  leave_queue(id)
-  leave_worker(id)
-  for _, users in ipairs(needs(id)) do redis.call('SREM', users, id) end
-  use_inputs(id)
+  dequeue(id)
+  release_worker(id)
+  for _, users in ipairs(dependency_keys(id)) do redis.call('SREM', users, id) end
+  mark_inputs_used(id)
   if result ~= '' then set(id, 'result', result) end
   if failure ~= '' then set(id, 'error', failure) end
   set(id, 'finished_at', now())
-  tally('ended_' .. state, 1)
-  if field(id, 'task') ~= 'validate' then count(field(id, 'owner'), state, 1) end
+  count_event('ended_' .. state, 1)
+  if field(id, 'task') ~= 'validate' then add_usage(field(id, 'owner'), state, 1) end
   redis.call('HINCRBYFLOAT', key('usage', field(id, 'owner')), 'seconds', computed_seconds(id))
-  enter(id, state)
+  set_state(id, state)
   announce(id, 'end', '')
   -- Of a run that never began there is nothing to store: its few events stay, thousands may be cancelled at once.
   local never_began = field(id, 'study_id') and number(id, 'fence') == 0
   if not never_began and field(id, 'settled') ~= '1' then redis.call('SADD', UNSETTLED, id) end
 end
 
-local function died(how)
+local function crash_error(how)
   return cjson.encode({
     kind = 'system',
     message = 'the job keeps dying without getting any further; the last time ' .. how,
@@ -253,7 +253,7 @@ end
 -- An attempt died with its worker, or was killed from outside: back to the queue, to go on from its checkpoint.
 local function requeue(id)
   if field(id, 'cancel_requested') == '1' then return finish(id, 'cancelled', '', '') end
-  leave_worker(id)
+  release_worker(id)
   enqueue(id)
 end
 
@@ -263,7 +263,7 @@ local function crash(id, how)
   local computed = computed_seconds(id) - number(id, 'claimed_spent')
   local stalls = reached > number(id, 'claimed_from') and 0 or number(id, 'stalls') + (computed < LONG_SECONDS and 3 or 1)
   set(id, 'stalls', stalls)
-  if stalls >= 3 * CRASHES and field(id, 'cancel_requested') ~= '1' then return finish(id, 'failed', '', died(how)) end
+  if stalls >= 3 * CRASHES and field(id, 'cancel_requested') ~= '1' then return finish(id, 'failed', '', crash_error(how)) end
   requeue(id)
 end
 
@@ -278,8 +278,8 @@ local function create(id, owner, priority, method, request, inputs, more)
   if #more > 0 then set(id, unpack(more)) end
   local axes = redis.call('HGET', key('tensor', tensor), 'axes')
   if axes then label(key('job', id), axes) end
-  for _, users in ipairs(needs(id)) do redis.call('SADD', users, id) end
-  use_inputs(id)
+  for _, users in ipairs(dependency_keys(id)) do redis.call('SADD', users, id) end
+  mark_inputs_used(id)
   if field(id, 'task') ~= 'validate' then redis.call('ZADD', key('jobs', owner), sequence, id) end
   enqueue(id)
 end
@@ -295,9 +295,9 @@ local function refusal(owner, named, live, stored)
 end
 
 -- Take a job from the queue for a worker; gives the fields of its record, with labels and what its study asks.
-local function take(id, worker, lease, batch)
+local function start_attempt(id, worker, lease, batch)
   local owner = field(id, 'owner')
-  leave_queue(id)
+  dequeue(id)
   redis.call('SADD', key('running', owner), id)
   redis.call('ZADD', LEASES, now() + lease, id)
   redis.call('HINCRBY', key('job', id), 'fence', 1)
@@ -309,7 +309,7 @@ local function take(id, worker, lease, batch)
     set(id, 'batch', batch)
     redis.call('SADD', key('batch', batch), id)
   end
-  enter(id, 'running')
+  set_state(id, 'running')
   local claim, axes, study = redis.call('HGETALL', key('job', id)), field(id, 'axes'), field(id, 'study_id')
   local function add(name, value)
     if value then
@@ -319,22 +319,22 @@ local function take(id, worker, lease, batch)
   end
   if axes then add('labels', redis.call('GET', key('axes', axes))) end
   if study then
-    add('reference_sha256', of_study(study, 'reference_sha256'))
-    add('reference_mode', of_study(study, 'reference_mode'))
+    add('reference_sha256', study_field(study, 'reference_sha256'))
+    add('reference_mode', study_field(study, 'reference_mode'))
     if field(id, 'task') ~= 'run' then
-      add('study_request', of_study(study, 'asked'))
-      add('validation_results', of_study(study, 'checked'))
+      add('study_request', study_field(study, 'asked'))
+      add('validation_results', study_field(study, 'checked'))
     end
   end
   return claim
 end
 
 -- Delete the record of an ended job; its files go next.
-local function erase(id)
+local function delete_job(id)
   local owner, idempotency = field(id, 'owner'), field(id, 'key')
   if idempotency and redis.call('HGET', idempotency, 'job') == id then redis.call('DEL', idempotency) end
-  if field(id, 'task') ~= 'validate' then count(owner, field(id, 'state'), -1) end
-  count(owner, 'result_bytes', 0 - number(id, 'nbytes'))
+  if field(id, 'task') ~= 'validate' then add_usage(owner, field(id, 'state'), -1) end
+  add_usage(owner, 'result_bytes', 0 - number(id, 'nbytes'))
   redis.call('ZREM', key('jobs', owner), id)
   redis.call('HDEL', names_of('job', owner), id)
   redis.call('SREM', UNSETTLED, id)

@@ -19,7 +19,7 @@ UPLOADS = PREFIX + "uploads"
 # How far jobs have lately been in preparing their first sweep: a short stream for whoever watches now.
 PREPARING = PREFIX + "preparing"
 # Which worker has the turn to clean up; the name is older than the word.
-TIDIED = PREFIX + "tidied"
+CLEANUP_TURN = PREFIX + "tidied"
 # What Celery keeps in the same Redis.
 BROKER = PREFIX + "broker:"
 

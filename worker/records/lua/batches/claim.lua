@@ -1,13 +1,13 @@
 -- batch, study, worker, lease milliseconds, how many -> further runs for the process of this batch, each as its fields.
 -- None while another owner waits, and none beyond a job of the same owner that comes first.
 local batch, study, worker, lease, wanted = unpack(ARGV)
-local owner, claims = of_study(study, 'owner'), {}
+local owner, claims = study_field(study, 'owner'), {}
 for _, waiting in ipairs(redis.call('SMEMBERS', WAITING)) do
   if waiting ~= owner then return claims end
 end
-if of_study(study, 'cancel_requested') == '1' then return claims end
+if study_field(study, 'cancel_requested') == '1' then return claims end
 for _, id in ipairs(redis.call('ZRANGE', key('queue', owner), 0, wanted - 1)) do
   if field(id, 'study_id') ~= study or field(id, 'shared') ~= '1' then break end
-  table.insert(claims, take(id, worker, lease, batch))
+  table.insert(claims, start_attempt(id, worker, lease, batch))
 end
 return claims

@@ -5,13 +5,13 @@ for place = 2, #ARGV, 8 do
   local id, fence, result, measures, resolved, iterations, progress, nbytes = unpack(ARGV, place, place + 7)
   if field(id, 'ended_by') == fence then
     table.insert(answer, 1)
-  elseif holds(id, fence) then
-    tally('iterations', iterations - number(id, 'published'))
+  elseif holds_claim(id, fence) then
+    count_event('iterations', iterations - number(id, 'published'))
     if tonumber(iterations) > number(id, 'published') then set(id, 'changes', 0) end
     set(id, 'ended_by', fence, 'measures', measures, 'resolved', resolved, 'published', iterations, 'progress', progress,
       'settled', 1, 'nbytes', nbytes)
     finish(id, 'succeeded', result, '')
-    count(field(id, 'owner'), 'result_bytes', nbytes)
+    add_usage(field(id, 'owner'), 'result_bytes', nbytes)
     redis.call('EXPIRE', key('events', id), ARGV[1])
     table.insert(answer, 1)
   else

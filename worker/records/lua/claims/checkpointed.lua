@@ -1,5 +1,5 @@
 -- id, fence, name, iteration -> whether the record now points to it
 local id, fence, name, iteration = unpack(ARGV)
-if not holds(id, fence) then return 0 end
+if not holds_claim(id, fence) then return 0 end
 set(id, 'checkpoint', name, 'checkpoint_iteration', iteration)
 return 1

@@ -12,11 +12,11 @@ while true do
   if not owner then return false end
   local id = redis.call('ZRANGE', key('queue', owner), 0, 0)[1]
   local study = field(id, 'study_id')
-  if study and of_study(study, 'cancel_requested') == '1' then
+  if study and study_field(study, 'cancel_requested') == '1' then
     finish(id, 'cancelled', '', '') -- whoever was cancelling its study died on the way
   else
     redis.call('ZADD', SERVED, redis.call('INCR', SERVING), owner)
     local batch = field(id, 'shared') == '1' and id .. '-' .. number(id, 'fence') + 1
-    return take(id, worker, lease, batch)
+    return start_attempt(id, worker, lease, batch)
   end
 end

@@ -1,6 +1,6 @@
 -- id, fence, then iteration and payload in turn -> lost, held or cancel_requested. Iterations that readers have seen are skipped.
 local id, fence = ARGV[1], ARGV[2]
-if not holds(id, fence) then return 'lost' end
+if not holds_claim(id, fence) then return 'lost' end
 local published, fresh = number(id, 'published'), 0
 local last
 for place = 3, #ARGV, 2 do
@@ -14,6 +14,6 @@ end
 if last then
   set(id, 'published', published, 'progress', last, 'changes', 0)
   redis.call('HDEL', key('job', id), 'preparing')
-  tally('iterations', fresh)
+  count_event('iterations', fresh)
 end
 return field(id, 'cancel_requested') == '1' and 'cancel_requested' or 'held'

@@ -7,6 +7,6 @@ if ARGV[1] ~= '+inf' then
   end
 end
 local dead = redis.call('ZRANGEBYSCORE', LEASES, '-inf', ARGV[1])
-if ARGV[1] ~= '+inf' and #dead > 0 then tally('expired_leases', #dead) end
+if ARGV[1] ~= '+inf' and #dead > 0 then count_event('expired_leases', #dead) end
 for _, id in ipairs(dead) do requeue(id) end
 return dead

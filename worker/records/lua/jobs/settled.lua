@@ -2,7 +2,7 @@
 local id, seconds, nbytes = unpack(ARGV)
 redis.call('SREM', UNSETTLED, id)
 if redis.call('EXISTS', key('job', id)) == 0 then return 0 end
-count(field(id, 'owner'), 'result_bytes', nbytes - number(id, 'nbytes'))
+add_usage(field(id, 'owner'), 'result_bytes', nbytes - number(id, 'nbytes'))
 set(id, 'settled', 1, 'nbytes', nbytes)
 redis.call('EXPIRE', key('events', id), seconds)
 return 1

@@ -1,8 +1,8 @@
 -- owner, id, where to begin, how many runs to look at -> where to go on, or -1 at the end; -2 if there is no such study.
 -- From the first call on no run of it begins any more.
 local owner, id, from, many = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local state = of_study(id, 'state')
-if of_study(id, 'owner') ~= owner or state == 'deleted' then return -2 end
+local state = study_field(id, 'state')
+if study_field(id, 'owner') ~= owner or state == 'deleted' then return -2 end
 if state ~= 'queued' and state ~= 'running' then return -1 end
 redis.call('HSET', key('study', id), 'cancel_requested', 1)
 local runs = redis.call('LRANGE', key('runs', id), from, from + many - 1)

@@ -1,12 +1,12 @@
 -- owner, id -> outcome. The study is gone for everybody; its runs go next, and a cleanup finds them if nobody does that.
 local owner, id = unpack(ARGV)
-local state = of_study(id, 'state')
-if of_study(id, 'owner') ~= owner or state == 'deleted' then return 'missing' end
+local state = study_field(id, 'state')
+if study_field(id, 'owner') ~= owner or state == 'deleted' then return 'missing' end
 if state == 'queued' or state == 'running' then return 'live' end
 for _, run in ipairs(redis.call('LRANGE', key('runs', id), 0, -1)) do
   if redis.call('SCARD', key('users', run)) > 0 then return 'used' end
 end
-local idempotency = of_study(id, 'key')
+local idempotency = study_field(id, 'key')
 if idempotency and redis.call('HGET', idempotency, 'study') == id then redis.call('DEL', idempotency) end
 redis.call('HSET', key('study', id), 'state', 'deleted')
 redis.call('ZREM', key('studies', owner), id)

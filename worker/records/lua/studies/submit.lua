@@ -26,11 +26,11 @@ if reference ~= '' then
   redis.call('HSET', record, 'reference', reference, 'reference_mode', mode, 'reference_sha256',
     redis.call('HGET', key('tensor', reference), 'sha256'))
   redis.call('SADD', key('users', reference), id)
-  use(reference)
+  mark_used(reference)
 end
 redis.call('ZADD', key('studies', owner), redis.call('INCR', SEQUENCE), id)
 redis.call('SADD', key('live', owner), id)
-enter_study(id, 'queued')
+set_study_state(id, 'queued')
 for place = 18, #ARGV, 7 do
   local run, task, method, cell, number_of_repeat, shared, request = unpack(ARGV, place, place + 6)
   if task ~= 'validate' then total = total + 1 end

@@ -9,6 +9,6 @@ redis.call('ZADD', key('tensors', owner), redis.call('INCR', SEQUENCE), id)
 redis.call('HSET', names_of('tensor', owner), id, folded)
 redis.call('SADD', key('content', sha256), id)
 redis.call('SADD', OWNERS, owner)
-count(owner, 'tensor_bytes', nbytes)
+add_usage(owner, 'tensor_bytes', nbytes)
 if upload ~= '' then redis.call('HDEL', UPLOADS, upload) end
 return { 'added' }

@@ -4,7 +4,7 @@ if redis.call('HGET', key('tensor', id), 'owner') ~= owner then return { 'missin
 if redis.call('SCARD', key('users', id)) > 0 then return { 'used' } end
 if latest ~= '' and used_at(id) > tonumber(latest) then return { 'used' } end
 local sha256 = redis.call('HGET', key('tensor', id), 'sha256')
-count(owner, 'tensor_bytes', 0 - tonumber(redis.call('HGET', key('tensor', id), 'nbytes') or 0))
+add_usage(owner, 'tensor_bytes', 0 - tonumber(redis.call('HGET', key('tensor', id), 'nbytes') or 0))
 unlabel(key('tensor', id))
 redis.call('DEL', key('tensor', id))
 redis.call('ZREM', key('tensors', owner), id)

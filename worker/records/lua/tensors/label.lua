@@ -10,6 +10,6 @@ redis.call('SET', key('axes', digest), axes)
 label(record, digest)
 redis.call('HSET', record, 'axes_nbytes', #axes)
 redis.call('HINCRBY', record, 'nbytes', more)
-count(owner, 'tensor_bytes', more)
-use(id)
+add_usage(owner, 'tensor_bytes', more)
+mark_used(id)
 return { 'labelled' }

@@ -1,3 +1,3 @@
 -- id: somebody relies on it
-use(ARGV[1])
+mark_used(ARGV[1])
 return 1
