@@ -108,7 +108,7 @@ def _passes(path: Path, count: int, starts: bool) -> Iterator[Pass]:
 
     yield copied()
     with Threads() as pool, single_threaded_blas():
-        yield timed("scan", lambda: scan(tensor, pool, in_turn=out_of_core.stretches))
+        yield timed("scan", lambda: scan(tensor, pool, runs=out_of_core.contiguous_runs))
     asked = Settings(rank=RANK, method="hals", stop={"tolerance": 0.0, "max_iterations": count + 1}, diagnose=False)
     states = sweeps(tensor, asked)
     *_, state = islice(states, 1)
@@ -120,7 +120,7 @@ def _passes(path: Path, count: int, starts: bool) -> Iterator[Pass]:
         yield timed("residual", lambda: whole.squared_residual(factors))
         if starts:
             random, widths = np.random.default_rng(0), [np.ones((length, RANK)) for length in tensor.shape]
-            yield timed("nndsvd", lambda: nndsvd(whole.unfolded, dict(enumerate(widths)), random))
+            yield timed("nndsvd", lambda: nndsvd(whole.gram_times, dict(enumerate(widths)), random))
             yield timed("sketch", lambda: compress(whole, RANK, pool))
     yield timed("diagnosis", lambda: diagnose(tensor, factors))
     yield copied()

@@ -21,7 +21,7 @@ from benchmarks.report import markdown
 from benchmarks.tensors import BY_NAME, Case
 from sparse_ncp.solvers import METHODS, Settings, State, sweeps
 from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Split
-from sparse_ncp.solvers.tensor.gemm.skinny import products_with
+from sparse_ncp.solvers.tensor.gemm.skinny import gemm_for
 from sparse_ncp.solvers.tensor.products import Float64
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 
@@ -74,7 +74,7 @@ def product_rates(matrix: Float64, rank: int, rounds: int) -> dict[str, float]:
     A, K = random.random((rows, rank)), random.random((columns, rank))
     At, Kt = np.ascontiguousarray(A.T), np.ascontiguousarray(K.T)
     with Threads(1) as pool:
-        thin = products_with(Blocks(matrix, Split(0, 1)), pool)
+        thin = gemm_for(Blocks(matrix, Split(0, 1)), pool)
         contestants: dict[str, Callable[[], object]] = {
             "along: BLAS": lambda: Kt @ matrix.T,
             "along: kernel": lambda: thin.contract_outer(K),

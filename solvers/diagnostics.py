@@ -17,10 +17,10 @@ from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.metrics import DEAD_SHARE, unit_columns, weights
 from sparse_ncp.solvers.tensor.dense import GROUPS, TILE
 from sparse_ncp.solvers.tensor.gemm.blocks import split_point
-from sparse_ncp.solvers.tensor.gemm.out_of_core import MatrixTile, matrix_tiles, stretches
+from sparse_ncp.solvers.tensor.gemm.out_of_core import MatrixTile, contiguous_runs, matrix_tiles
 from sparse_ncp.solvers.tensor.products import Array, Float64, KhatriRao, gram, hadamard
-from sparse_ncp.solvers.tensor.scan import Booleans, Box, boxes_in_turn
-from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas, slabs
+from sparse_ncp.solvers.tensor.scan import Booleans, Region, regions_with_entries
+from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas, split_evenly
 from sparse_ncp.solvers.tensor.validation import check_mask, check_shape_and_dtype
 
 # Entries of the largest core: 64 components in three modes, 22 in four. A consistency of more says nothing.
@@ -222,7 +222,7 @@ def _below_each_other(tiles: Sequence[MatrixTile]) -> list[list[MatrixTile]]:
     for tile in tiles:
         same.setdefault(tile.columns.start, []).append(tile)
     each = -(-GROUPS // len(same))
-    return [below[some] for below in same.values() for some in slabs(len(below), each)]
+    return [below[some] for below in same.values() for some in split_evenly(len(below), each)]
 
 
 def _why_inconsistent(living: Sequence[Float64], missing: int) -> str | None:
@@ -262,15 +262,15 @@ def _core_consistency(
     inverses = [np.linalg.pinv(unit_columns(living[mode]), rcond=0) / scale[:, None] for mode in entries.modes]
     total = np.zeros((rank,) * order)
 
-    def core(some: Sequence[tuple[Box, NDArray[Any]]]) -> Float64:
+    def core(some: Sequence[tuple[Region, NDArray[Any]]]) -> Float64:
         return reduce(
             np.add, (_box_core(part, [A[:, cut] for A, cut in zip(inverses, box, strict=True)]) for box, part in some)
         )
 
-    for group in boxes_in_turn(entries.stored, stretches, TILE):
+    for group in regions_with_entries(entries.stored, contiguous_runs, TILE):
         if cancelled():
             return None
-        for term in pool.each(core, [group[some] for some in slabs(len(group), GROUPS)]):
+        for term in pool.each(core, [group[some] for some in split_evenly(len(group), GROUPS)]):
             total += term.reshape(total.shape)
     total[(np.arange(rank),) * order] -= 1
     consistency: float = 100 * (1 - float(np.vdot(total, total)) / rank)

@@ -14,7 +14,7 @@ from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.tensor.compressed import sketch_bytes
 from sparse_ncp.solvers.tensor.dense import GROUPS, MANY_ENTRIES, SINGLE_BYTES, TILE
 from sparse_ncp.solvers.tensor.gemm.blocks import best_split, block_sizes, split_point
-from sparse_ncp.solvers.tensor.gemm.out_of_core import READ_BYTES, READERS, SLAB_BYTES, FileEntries
+from sparse_ncp.solvers.tensor.gemm.out_of_core import READ_BYTES, READERS, STREAM_TILE_BYTES, FileEntries
 from sparse_ncp.solvers.tensor.missing.masked import TILE as MASKED_TILE
 from sparse_ncp.solvers.tensor.missing.pattern import LONGEST_LIST
 from sparse_ncp.solvers.tensor.products import HELD
@@ -68,7 +68,7 @@ def estimate_memory(
         (GROUPS + 8) * max(tensor.shape) * (settings.rank + SVD_OVERSAMPLES) * 8 if settings.init == "nndsvd" else 0
     )
     if vectors and tensor.size > MANY_ENTRIES:  # a part of what lies between two products of a long mode
-        vectors += 2 * SLAB_BYTES
+        vectors += 2 * STREAM_TILE_BYTES
     # The diagnostics begin when all that is gone; their products of factors and their tiles are no larger. They add
     # sums and places of either half of the modes, sums of about a tile or per thread and a core per part, in double
     # precision.
@@ -81,7 +81,7 @@ def estimate_memory(
     # A file that does not fit into memory is read through two slabs of up to twice the size, by another pass meanwhile
     # through two stretches, and by either through a room per reader.
     is_streamed = FileEntries.of(np.ma.getdata(tensor)) is not None
-    slabs = 6 * min(tensor.nbytes, SLAB_BYTES) + 2 * READERS * READ_BYTES if is_streamed else 0
+    slabs = 6 * min(tensor.nbytes, STREAM_TILE_BYTES) + 2 * READERS * READ_BYTES if is_streamed else 0
     copy = tensor.size * itemsize if is_copied(np.ma.getdata(tensor), settings.precision) else 0
     if settings.accelerate == "float32" and itemsize > SINGLE_BYTES:
         copy += tensor.size * SINGLE_BYTES

@@ -13,8 +13,8 @@ Preparing a run
     `working_precision`: the precision in which a tensor is decomposed.
 Scanning a tensor
     `scan` makes one pass over all entries and returns a `Scan`, with an `Occurrence` for each kind of special entry.
-    `CHUNK`, `STRETCH`: how many entries it takes at a time. `Tell`: a callback, called with the fraction done.
-    `boxes`, `stretches`: cut a tensor into contiguous parts.
+    `CHUNK`, `CHUNKS_PER_RUN`: how many entries it takes at a time. `Tell`: a callback, called with the fraction done.
+    `split_into_regions`, `contiguous_runs`: cut a tensor into contiguous parts.
 The progress of a run
     `Phase`, `PreparationStep`, `Resolved`, `StartOutcome`, `StopReason`: the parts of a `State` and of a `Result`.
 Computing
@@ -44,18 +44,27 @@ if TYPE_CHECKING:
         Whole,
         move_defaults,
     )
-    from sparse_ncp.solvers.tensor.gemm.out_of_core import stretches
+    from sparse_ncp.solvers.tensor.gemm.out_of_core import contiguous_runs
     from sparse_ncp.solvers.tensor.products import Array, Float64, khatri_rao
-    from sparse_ncp.solvers.tensor.scan import CHUNK, STRETCH, Booleans, Occurrence, Scan, Tell, boxes, scan
+    from sparse_ncp.solvers.tensor.scan import (
+        CHUNK,
+        CHUNKS_PER_RUN,
+        Booleans,
+        Occurrence,
+        Scan,
+        Tell,
+        scan,
+        split_into_regions,
+    )
     from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
     from sparse_ncp.solvers.tensor.validation import MAX_ORDER, MIN_ORDER, check_mask, check_norm, working_precision
 
 __all__ = [
     "CHUNK",
+    "CHUNKS_PER_RUN",
     "MAX_ORDER",
     "MIN_ORDER",
     "RECOMMENDED",
-    "STRETCH",
     "Array",
     "Booleans",
     "Float64",
@@ -76,10 +85,10 @@ __all__ = [
     "Tell",
     "Threads",
     "Whole",
-    "boxes",
     "check_fixed",
     "check_mask",
     "check_norm",
+    "contiguous_runs",
     "given_weights",
     "khatri_rao",
     "machine_signature",
@@ -87,7 +96,7 @@ __all__ = [
     "per_mode",
     "scan",
     "single_threaded_blas",
-    "stretches",
+    "split_into_regions",
     "working_precision",
 ]
 
@@ -111,8 +120,8 @@ _MODULES = {
         "move_defaults",
     ),
     "tensor.products": ("Array", "Float64", "khatri_rao"),
-    "tensor.scan": ("CHUNK", "STRETCH", "Booleans", "Occurrence", "Scan", "Tell", "boxes", "scan"),
-    "tensor.gemm.out_of_core": ("stretches",),
+    "tensor.scan": ("CHUNK", "CHUNKS_PER_RUN", "Booleans", "Occurrence", "Scan", "Tell", "split_into_regions", "scan"),
+    "tensor.gemm.out_of_core": ("contiguous_runs",),
     "tensor.threads": ("Threads", "single_threaded_blas"),
     "tensor.validation": ("MAX_ORDER", "MIN_ORDER", "check_mask", "check_norm", "working_precision"),
 }

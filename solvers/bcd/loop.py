@@ -177,11 +177,11 @@ def _solve_one_block(X: Tensor, problem: Problem, state: State, pool: Threads) -
 def _rows_with_few_entries(X: Tensor, problem: Problem) -> list[str]:
     """Advice on rows of factors that too few observed entries determine."""
     found: list[str] = []
-    if X.gaps is None:
+    if X.missing is None:
         return found
     rank = problem.settings.rank
     for mode in problem.free:
-        counts = X.gaps.observed.pattern.counts[mode]
+        counts = X.missing.grams.pattern.counts[mode]
         few = np.flatnonzero(counts < rank)
         if few.size:
             count = counts[few[0]]
@@ -217,17 +217,17 @@ def _weights(
 
 def _compile(X: Tensor, problem: Problem, pool: Threads) -> None:
     """Update a 1 × 1 factor of the first and of the last mode, so that the clock never counts a compiler."""
-    from sparse_ncp.solvers.kernels.elementwise import load
-    from sparse_ncp.solvers.kernels.hals import rows_by_column  # puts components back; numba, see methods/hals.py
+    from sparse_ncp.solvers.kernels.elementwise import precompile
+    from sparse_ncp.solvers.kernels.hals import hals_rows  # puts components back; numba, see methods/hals.py
 
     for dtype in (np.dtype(np.float64), np.dtype(np.float32)):
-        load(dtype)
+        precompile(dtype)
     one = np.ones((1, 1))
     rows = one if X.observed.count is None else one[None]
     for G in (Gram(one, one), Gram(rows, one)):
         for mode in (problem.free[0], problem.free[-1]):
             problem.method.update(one, problem.block(mode, G, one, pool), Memory())
         if problem.can_regrow:
-            rows_by_column(one, one, G.rows, one.copy(), 1)
+            hals_rows(one, one, G.rows, one.copy(), 1)
     if problem.tries_single:
         Tensor(np.ones((1,) * len(X.shape), np.float32), 1.0, Positive(1.0, 1.0), pool)

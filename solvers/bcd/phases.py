@@ -105,7 +105,7 @@ def check_single_precision(X: Tensor, has_fixed: bool) -> None:
 
 
 def _unfit_for_single(X: Tensor, has_fixed: bool) -> str | None:
-    if X.gaps is not None:
+    if X.missing is not None:
         return "missing entries, whose Grams take the time and are in double precision anyway"
     if has_fixed:
         return "fixed factors, which would be rounded"

@@ -94,9 +94,9 @@ def rescaled(factors: Sequence[Array], memory: Sequence[Memory], scales: Float64
 
 def column_sizes(A: Array) -> Float64:
     """An upper bound of every column's norm: found without a square that might overflow. Zero for a zero column."""
-    from sparse_ncp.solvers.kernels.elementwise import largest_entries  # numba, see methods/hals.py
+    from sparse_ncp.solvers.kernels.elementwise import column_maxima  # numba, see methods/hals.py
 
-    return largest_entries(np.ascontiguousarray(A)) * math.sqrt(len(A))
+    return column_maxima(np.ascontiguousarray(A)) * math.sqrt(len(A))
 
 
 class OutOfRange(InvalidInput):

@@ -125,10 +125,10 @@ def _extrapolate(problem: Problem, state: State) -> tuple[Array, ...] | None:
 
 
 def _extrapolate_factor(A: Array, before: Array, weight: float) -> Array:
-    from sparse_ncp.solvers.kernels.elementwise import carry_on  # numba, see methods/hals.py
+    from sparse_ncp.solvers.kernels.elementwise import extrapolate_factor  # numba, see methods/hals.py
 
     extrapolated = np.empty(A.shape, A.dtype)
-    carry_on(np.ascontiguousarray(A), np.ascontiguousarray(before), A.dtype.type(weight), extrapolated)
+    extrapolate_factor(np.ascontiguousarray(A), np.ascontiguousarray(before), A.dtype.type(weight), extrapolated)
     return extrapolated
 
 

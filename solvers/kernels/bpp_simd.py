@@ -17,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.kernels.nnls import pivoting_one_by_one
+from sparse_ncp.solvers.kernels.nnls import bpp_one_by_one
 from sparse_ncp.solvers.kernels.simd import (
     I64,
     LANES,
@@ -26,12 +26,12 @@ from sparse_ncp.solvers.kernels.simd import (
     VECTOR,
     Value,
     aligned_zeros,
+    broadcast,
     emit_difference,
     load,
-    spread,
     store,
 )
-from sparse_ncp.solvers.tensor.jit import compiled, inlined
+from sparse_ncp.solvers.tensor.jit import jit, jit_inline
 from sparse_ncp.solvers.tensor.products import Float64
 
 EPS = 2.0**-52
@@ -67,7 +67,7 @@ def _difference_of(typing, target, start, factors, count, source, step, width): 
 _difference: Any = intrinsic(_difference_of)
 
 
-@inlined
+@jit_inline
 def _subtract(target: int, start: int, factors: int, count: int, source: int, step: int, width: int) -> None:
     """The same for any width."""
     for first in range(0, width, MOST_VECTORS):
@@ -105,7 +105,7 @@ _subtract_from: Any = _elementwise(lambda builder, one, other: builder.fsub(one,
 _invert_pivot: Any = _elementwise(_inverse_pivot)
 
 
-@inlined
+@jit_inline
 def _solve_passive(Q: Float64, passive: Float64, x: Float64, y: Float64, W: Float64) -> None:
     """x ← the solution of Q_PP x_P = c_P, zero elsewhere, and y ← Qx − c, in every lane; c is the last column of Q.
 
@@ -152,7 +152,7 @@ def _emit_signs(context: Any, builder: Value, signature: Any, arguments: Sequenc
         builder.store(builder.select(builder.fcmp_ordered(">", entry, so_far), entry, so_far), largest)
         builder.store(builder.fadd(builder.load(total), size(at(x, loop.index))), total)
     sizes = builder.fadd(builder.load(largest), builder.load(total))
-    bound = builder.fneg(builder.fmul(spread(builder, rounding), sizes))
+    bound = builder.fneg(builder.fmul(broadcast(builder, rounding), sizes))
     with cgutils.for_range(builder, rank) as loop:
         is_passive = builder.fcmp_ordered(">", at(passive, loop.index), nothing)
         is_wrong = builder.select(
@@ -176,7 +176,7 @@ def _signs_of(typing, c, step, passive, x, y, wrong, rank, rounding):  # type: i
 _find_wrong: Any = intrinsic(_signs_of)
 
 
-@compiled
+@jit
 def exchange(start: Float64, C: Float64, Q: Float64, out: Float64) -> NDArray[np.int64]:
     """The solution of every row, from the passive set of its row of `start`; returns the rows that have none yet."""
     count, rank = C.shape
@@ -213,7 +213,7 @@ def exchange(start: Float64, C: Float64, Q: Float64, out: Float64) -> NDArray[np
                 _change_sides(lanes[lane], passive[:, lane], wrong[:rank, lane], found)
 
 
-@inlined
+@jit_inline
 def _fill(
     lanes: NDArray[np.int64], following: int, start: Float64, C: Float64, Q: Float64, own: Float64, passive: Float64
 ) -> int:
@@ -235,7 +235,7 @@ def _fill(
     return following
 
 
-@inlined
+@jit_inline
 def _change_sides(state: NDArray[np.int64], passive: Float64, wrong: Float64, found: int) -> None:
     """All wrong variables of a lane, or the last one alone."""
     all_at_once = found < state[FEWEST] or state[PATIENT] > 0
@@ -248,17 +248,17 @@ def _change_sides(state: NDArray[np.int64], passive: Float64, wrong: Float64, fo
                 break
 
 
-def pivoting_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
+def bpp_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
     """Every row by block principal pivoting; where few of many variables are passive, one row after the other."""
     rank = C.shape[1]
     _load(Q.ndim)
     if np.count_nonzero(start) * COSTS[Q.ndim] < start.size * (rank - CHEAP):
-        pivoting_one_by_one(start, C, Q, out)
+        bpp_one_by_one(start, C, Q, out)
         return
     unsolved = exchange(start, C, Q, out)
     if len(unsolved):
         found = np.empty((len(unsolved), rank))
-        pivoting_one_by_one(start[unsolved], C[unsolved], Q if Q.ndim == 2 else Q[unsolved], found)
+        bpp_one_by_one(start[unsolved], C[unsolved], Q if Q.ndim == 2 else Q[unsolved], found)
         out[unsolved] = found
 
 
@@ -266,5 +266,5 @@ def pivoting_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
 def _load(dimensions: int) -> None:
     """Compile, or read what was compiled before: not only when some row needs it."""
     one, Q = np.ones((1, 1)), np.ones((1,) * dimensions)
-    for kernel in (exchange, pivoting_one_by_one):
+    for kernel in (exchange, bpp_one_by_one):
         kernel(one, one, Q, one.copy())

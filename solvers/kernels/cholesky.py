@@ -3,12 +3,12 @@
 import numpy as np
 
 from sparse_ncp.solvers.kernels.simd import LANES, LINE, add_multiples, aligned_zeros
-from sparse_ncp.solvers.tensor.jit import compiled
+from sparse_ncp.solvers.tensor.jit import jit
 from sparse_ncp.solvers.tensor.products import Float64
 
 
-@compiled
-def factorised(Q: Float64) -> Float64:
+@jit
+def ldl_factors(Q: Float64) -> Float64:
     """Q = Uᵀ D U, with a unit diagonal of U: 1/D on the diagonal, −U above it and −Uᵀ below."""
     rank = len(Q)
     factors, rest = np.empty((rank, rank)), Q.copy()
@@ -22,7 +22,7 @@ def factorised(Q: Float64) -> Float64:
     return factors
 
 
-@compiled
+@jit
 def solve_rows(start: Float64, C: Float64, factors: Float64, out: Float64) -> None:
     """Forward by Uᵀ and back by U, with a row in each lane of vectors; lanes beyond the last row repeat it."""
     count, rank = C.shape

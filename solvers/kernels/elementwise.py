@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparse_ncp.solvers.tensor.jit import as_written
+from sparse_ncp.solvers.tensor.jit import jit_strict
 from sparse_ncp.solvers.tensor.products import Array, Float64
 
 # Newton's steps double the digits; a handful is enough from any start.
@@ -14,8 +14,8 @@ NEWTON_STEPS = 50
 CONVERGED = 1e-12
 
 
-@as_written
-def carry_on(A: Array, before: Array, weight: np.floating[Any], out: Array) -> None:
+@jit_strict
+def extrapolate_factor(A: Array, before: Array, weight: np.floating[Any], out: Array) -> None:
     """out ← [A + weight (A − before)]₊."""
     for i in range(A.shape[0]):
         for r in range(A.shape[1]):
@@ -23,7 +23,7 @@ def carry_on(A: Array, before: Array, weight: np.floating[Any], out: Array) -> N
             out[i, r] = beyond if beyond > 0 else 0.0
 
 
-@as_written
+@jit_strict
 def squares_and_sums(A: Array) -> Float64:
     """Of every column the sum of the squares, then of the entries: 2 × R, added up row after row."""
     squares, sums = np.zeros(A.shape[1]), np.zeros(A.shape[1])
@@ -35,8 +35,8 @@ def squares_and_sums(A: Array) -> Float64:
     return np.concatenate((squares, sums)).reshape(2, -1)
 
 
-@as_written
-def largest_entries(A: Array) -> Float64:
+@jit_strict
+def column_maxima(A: Array) -> Float64:
     """Of every column, and of none below zero; not a number where one is not."""
     largest = np.zeros(A.shape[1])
     for i in range(A.shape[0]):
@@ -47,7 +47,7 @@ def largest_entries(A: Array) -> Float64:
     return largest
 
 
-@as_written
+@jit_strict
 def balance(p: Float64, q: Float64) -> Float64:
     """Scales s with p s² + q s = λ in every mode (rows) and ∏ s = 1, for every component (columns).
 
@@ -74,10 +74,10 @@ def balance(p: Float64, q: Float64) -> Float64:
     return scales
 
 
-def load(dtype: np.dtype[Any]) -> None:
+def precompile(dtype: np.dtype[Any]) -> None:
     """Compile, or read what was compiled before."""
     one = np.ones((1, 1), dtype)
-    carry_on(one, one, dtype.type(0), one.copy())
+    extrapolate_factor(one, one, dtype.type(0), one.copy())
     squares_and_sums(one)
-    largest_entries(one)
+    column_maxima(one)
     balance(np.ones((1, 1)), np.ones((1, 1)))

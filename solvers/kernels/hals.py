@@ -3,12 +3,12 @@
 import numpy as np
 
 from sparse_ncp.solvers.kernels.simd import LANES, LINE, add_multiples, aligned_zeros
-from sparse_ncp.solvers.tensor.jit import compiled, inlined
+from sparse_ncp.solvers.tensor.jit import jit, jit_inline
 from sparse_ncp.solvers.tensor.products import Float64
 
 
-@compiled
-def rows_by_column(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int) -> None:
+@jit
+def hals_rows(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int) -> None:
     """a_r ← [a_r + (C_r − A Q_r) / Q_rr]₊ for r = 1 … R, `passes` times.
 
     Rows do not meet, so each goes through all columns at once; its gradient is kept from pass to pass.
@@ -20,7 +20,7 @@ def rows_by_column(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int
             _one_row(A[i], C[i], Q[i], out[i], passes)
 
 
-@inlined
+@jit_inline
 def _many_rows(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int) -> None:
     """Rows of one Q, each in a lane of vectors; lanes beyond the last row repeat it."""
     count, rank = A.shape
@@ -48,7 +48,7 @@ def _many_rows(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int) ->
                 out[begin + lane, r] = entries[r, lane]
 
 
-@inlined
+@jit_inline
 def _one_row(a: Float64, c: Float64, Q: Float64, out: Float64, passes: int) -> None:
     rank = len(a)
     gradient = np.empty(rank)
@@ -68,7 +68,7 @@ def _one_row(a: Float64, c: Float64, Q: Float64, out: Float64, passes: int) -> N
                     gradient[s] += (after - before) * Q[r, s]
 
 
-@inlined
+@jit_inline
 def _downhill(entry: float, slope: float, curvature: float) -> float:
     """The step to the minimum. A vanished component, of no curvature, is flat, or falls towards zero."""
     if curvature > 0:
@@ -76,8 +76,8 @@ def _downhill(entry: float, slope: float, curvature: float) -> float:
     return entry if slope > 0 else 0.0
 
 
-@compiled
-def normalised_columns(A: Float64, Q: Float64, C: Float64, AQ: Float64, rounding: float) -> Float64:
+@jit
+def hals_normalised(A: Float64, Q: Float64, C: Float64, AQ: Float64, rounding: float) -> Float64:
     """The same for all rows at once, each column scaled to unit length before the next is updated.
 
     AQ is what C is to become: A Q, or with a Gram per row, of which Q is the bound, each row of A times its own.

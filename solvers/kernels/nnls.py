@@ -21,11 +21,11 @@ from sparse_ncp.solvers.kernels.simd import (
     MOST_VECTORS,
     Value,
     aligned_zeros,
+    broadcast,
     emit_difference,
     item,
-    spread,
 )
-from sparse_ncp.solvers.tensor.jit import compiled, inlined
+from sparse_ncp.solvers.tensor.jit import jit, jit_inline
 from sparse_ncp.solvers.tensor.products import Float64
 
 EPS = 2.0**-52
@@ -38,7 +38,7 @@ def _emit_difference(context: Any, builder: Value, signature: Any, arguments: Se
 
     def term(k: Value) -> tuple[Value, Value]:
         row = builder.add(source, builder.mul(item(builder, chosen, k, I64), step))
-        return spread(builder, item(builder, factors, k)), row
+        return broadcast(builder, item(builder, factors, k)), row
 
     emit_difference(builder, target, start, count, width, term)
     return context.get_dummy_value()
@@ -53,13 +53,13 @@ def _difference_of(typing, target, start, factors, chosen, count, source, step, 
 _difference: Any = intrinsic(_difference_of)
 
 
-@inlined
+@jit_inline
 def _padded_length(rank: int) -> int:
     """Of the rows of Q and U, and of x and y: zeros up to a multiple of a vector."""
     return (rank + LANES - 1) // LANES * LANES
 
 
-@inlined
+@jit_inline
 def _solve_passive(
     Q: Float64,
     c: Float64,
@@ -115,7 +115,7 @@ def _solve_passive(
     return count
 
 
-@inlined
+@jit_inline
 def _gradient(
     Q: Float64, c: Float64, x: Float64, y: Float64, U: Float64, chosen: NDArray[np.int64], count: int
 ) -> None:
@@ -133,7 +133,7 @@ def _gradient(
         _difference(y0 + place, s0 + place, f0, p0, count, q0 + place, step, min(MOST_VECTORS, width - first))
 
 
-@inlined
+@jit_inline
 def _rounding(rank: int, c: Float64, x: Float64) -> float:
     """How far below zero rounding alone can bring an entry of Qx − c; no entry of Q exceeds 1."""
     largest, total = 0.0, 0.0
@@ -143,7 +143,7 @@ def _rounding(rank: int, c: Float64, x: Float64) -> float:
     return 4 * EPS * rank * (largest + total)
 
 
-@inlined
+@jit_inline
 def _active_set(
     Q: Float64,
     c: Float64,
@@ -190,7 +190,7 @@ def _active_set(
         passive[steepest], changed = True, min(changed, steepest)
 
 
-@inlined
+@jit_inline
 def _pivoting(
     Q: Float64,
     c: Float64,
@@ -236,7 +236,7 @@ def _pivoting(
     return False
 
 
-@inlined
+@jit_inline
 def _begin(start: Float64, i: int, x: Float64, passive: NDArray[np.bool_]) -> None:
     """x ← row i of the start, and its passive set."""
     for r in range(len(passive)):
@@ -244,14 +244,14 @@ def _begin(start: Float64, i: int, x: Float64, passive: NDArray[np.bool_]) -> No
         passive[r] = x[r] > 0
 
 
-@inlined
+@jit_inline
 def _pad(Q: Float64, padded: Float64) -> None:
     for r in range(Q.shape[0]):
         for s in range(Q.shape[1]):
             padded[r, s] = Q[r, s]
 
 
-@compiled
+@jit
 def active_set_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
     """Every row by the active-set method, from the feasible row `start`."""
     rank = Q.shape[-1]
@@ -271,8 +271,8 @@ def active_set_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> Non
             out[i, r] = x[r]
 
 
-@compiled
-def pivoting_one_by_one(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
+@jit
+def bpp_one_by_one(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
     """Every row by block principal pivoting; a row where it does not converge, by the active-set method."""
     rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from sparse_ncp.solvers.tensor.products import Float64
-from sparse_ncp.solvers.tensor.threads import Threads, slabs
+from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
 RowKernel: TypeAlias = Callable[..., None]
 
@@ -40,5 +40,5 @@ def update_rows(
         out[rows] = written
 
     at_once = round(ROWS * min(MOST_TIMES, max(1.0, (COMPONENTS / C.shape[1]) ** 2)))
-    threads.each(piece, slabs(len(C), -(-len(C) // at_once)))
+    threads.each(piece, split_evenly(len(C), -(-len(C) // at_once)))
     return out

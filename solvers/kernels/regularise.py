@@ -15,7 +15,7 @@ SINGULAR_FLOAT32 = 1e-5
 
 
 @dataclass(frozen=True)
-class DefiniteQuadratic:
+class RegularisedQuadratic:
     """½ tr(Z Q Zᵀ) − tr(Z Cᵀ) in the scaled unknown Z = A ∗ scale; Q has a unit diagonal, or each row its own Q."""
 
     Q: Float64
@@ -28,9 +28,9 @@ class DefiniteQuadratic:
         if self.Q.ndim == 3:
             rows: Float64 = np.linalg.solve(self.Q, self.C[:, :, None])[:, :, 0].astype(np.float64, copy=False)
         else:
-            from sparse_ncp.solvers.kernels.cholesky import factorised, solve_rows  # numba: see methods/hals.py
+            from sparse_ncp.solvers.kernels.cholesky import ldl_factors, solve_rows  # numba: see methods/hals.py
 
-            rows = update_rows(solve_rows, self.start, self.C, factorised(self.Q), threads, out=self.start)
+            rows = update_rows(solve_rows, self.start, self.C, ldl_factors(self.Q), threads, out=self.start)
         rows /= self.scale
         return rows
 
@@ -41,7 +41,7 @@ class DefiniteQuadratic:
         return rows
 
 
-def make_definite(A: Float64, Q: Float64, C: Float64, singular: float = SINGULAR) -> DefiniteQuadratic:
+def regularise(A: Float64, Q: Float64, C: Float64, singular: float = SINGULAR) -> RegularisedQuadratic:
     """Scale Q to a unit diagonal; if it is singular, add the proximal term ½ ρ ‖Z − Z_before‖² to the quadratic.
 
     A component that dies, or two that coincide, make Q singular. A plain ridge would then move the minimiser and let
@@ -56,4 +56,4 @@ def make_definite(A: Float64, Q: Float64, C: Float64, singular: float = SINGULAR
     if weak.any():
         scaled[weak] += singular * np.eye(Q.shape[-1])
         C += np.where(weak[:, None], singular * start, 0.0)
-    return DefiniteQuadratic(scaled if Q.ndim == 3 else scaled[0], C, start, scale)
+    return RegularisedQuadratic(scaled if Q.ndim == 3 else scaled[0], C, start, scale)

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from sparse_ncp.solvers.tensor.jit import inlined
+from sparse_ncp.solvers.tensor.jit import jit_inline
 from sparse_ncp.solvers.tensor.products import Float64
 
 # Numbers of a vector; where the processor has shorter ones, LLVM takes several.
@@ -48,7 +48,7 @@ def item(builder: Value, address: Value, place: Value, kind: Value = NUMBER) -> 
     return builder.load(builder.inttoptr(found, kind.as_pointer()))
 
 
-def spread(builder: Value, number: Value) -> Value:
+def broadcast(builder: Value, number: Value) -> Value:
     """The number in every lane."""
     single = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
     order = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
@@ -110,7 +110,7 @@ def _emit_multiples(context: Any, builder: Value, signature: Any, arguments: Seq
     k = builder.phi(I64)
     k.add_incoming(ir.Constant(I64, 0), before)
     place = builder.add(target, builder.mul(k, ir.Constant(I64, LINE)))
-    product = builder.fmul(vector, spread(builder, item(builder, factors, k)), flags=("contract",))
+    product = builder.fmul(vector, broadcast(builder, item(builder, factors, k)), flags=("contract",))
     store(builder, builder.fadd(load(builder, place), product, flags=("contract",)), place)
     following = builder.add(k, ir.Constant(I64, 1))
     k.add_incoming(following, loop)
@@ -127,7 +127,7 @@ def _multiples_of(typing, target, source, factors, count):  # type: ignore[no-un
 add_multiples: Any = intrinsic(_multiples_of)
 
 
-@inlined
+@jit_inline
 def aligned_zeros(rows: int, columns: int) -> Float64:
     """From a multiple of a vector's length on: no vector lies across two lines of the cache."""
     buffer = np.zeros(rows * columns + LANES)

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from sparse_ncp.solvers.tensor.jit import compiled
+from sparse_ncp.solvers.tensor.jit import jit
 from sparse_ncp.solvers.tensor.products import Float64
 
 
-@compiled
+@jit
 def unit_diagonals(Q: Float64) -> tuple[Float64, Float64, Float64]:
     """Of I × R × R matrices: each divided by the roots of its diagonal on both sides, these roots (1 for none), and the
     smallest pivot of its Cholesky factorisation then; zero where that fails.

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sparse_ncp.solvers.block import Block, Memory
-from sparse_ncp.solvers.kernels.regularise import SINGULAR, SINGULAR_FLOAT32, make_definite
+from sparse_ncp.solvers.kernels.regularise import SINGULAR, SINGULAR_FLOAT32, regularise
 from sparse_ncp.solvers.tensor.products import Float64
 
 # A component of a smaller share of the largest one is rounding: what the cut was meant to make zero.
@@ -16,7 +16,7 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     Where columns coincide, rounding of M sends them far apart in opposite directions, and the cut would keep one half.
     """
     singular = SINGULAR_FLOAT32 if block.single else SINGULAR
-    solution = make_definite(A, block.Q, block.C, singular).solve(block.threads)
+    solution = regularise(A, block.Q, block.C, singular).solve(block.threads)
     np.maximum(solution, 0.0, out=solution)
     elsewhere = np.sqrt(np.diagonal(block.bound))
     weights = np.linalg.norm(solution, axis=0) * elsewhere

@@ -1,7 +1,7 @@
 """Alternating nonnegative least squares by active sets (the paper's Algorithm 5 with NNLS_AS)."""
 
 from sparse_ncp.solvers.block import Block, Memory
-from sparse_ncp.solvers.kernels.regularise import make_definite
+from sparse_ncp.solvers.kernels.regularise import regularise
 from sparse_ncp.solvers.tensor.products import Float64
 
 
@@ -9,4 +9,4 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     """A ← argmin F(A) over A ≥ 0, exactly; every row starts from its last passive set."""
     from sparse_ncp.solvers.kernels.nnls import active_set_rows  # numba: see hals.py
 
-    return make_definite(A, block.Q, block.C).solve_rows(active_set_rows, block.threads), memory
+    return regularise(A, block.Q, block.C).solve_rows(active_set_rows, block.threads), memory

@@ -6,7 +6,7 @@ passes of HALS take their place: they come close to the minimiser, and the sweep
 
 from sparse_ncp.solvers.block import Block, Memory
 from sparse_ncp.solvers.kernels.parallel_rows import update_rows
-from sparse_ncp.solvers.kernels.regularise import make_definite
+from sparse_ncp.solvers.kernels.regularise import regularise
 from sparse_ncp.solvers.tensor.products import Float64
 
 # Rows of a mode from which on passes of HALS are made, and how many.
@@ -16,9 +16,9 @@ LONG, PASSES = 1000, 3
 def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     """A ← argmin F(A) over A ≥ 0 by block principal pivoting; in a long mode, passes of HALS towards it."""
     # Numba: see hals.py.
-    from sparse_ncp.solvers.kernels.bpp_simd import pivoting_rows
-    from sparse_ncp.solvers.kernels.hals import rows_by_column
+    from sparse_ncp.solvers.kernels.bpp_simd import bpp_rows
+    from sparse_ncp.solvers.kernels.hals import hals_rows
 
     if len(A) < LONG:
-        return make_definite(A, block.Q, block.C).solve_rows(pivoting_rows, block.threads), memory
-    return update_rows(rows_by_column, A, block.C, block.Q, block.threads, PASSES), memory
+        return regularise(A, block.Q, block.C).solve_rows(bpp_rows, block.threads), memory
+    return update_rows(hals_rows, A, block.C, block.Q, block.threads, PASSES), memory

@@ -16,12 +16,12 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
     of O over the unit sphere, so O falls from the first sweep's value on.
     """
     # Numba takes half a second and 100 MB to load: only a process that solves should pay for it.
-    from sparse_ncp.solvers.kernels.hals import normalised_columns, rows_by_column
+    from sparse_ncp.solvers.kernels.hals import hals_normalised, hals_rows
 
     if block.normalise:
         # With a Gram per row, the unit sphere has no such minimiser. What is missing is then filled in by the model:
         # the same gradient, one Q for all rows that is no less than theirs, and O still falls.
         for _ in range(block.passes):
-            A = normalised_columns(A, block.bound, block.C, block.times(A), ROUNDING)
+            A = hals_normalised(A, block.bound, block.C, block.times(A), ROUNDING)
         return A, memory
-    return update_rows(rows_by_column, A, block.C, block.Q, block.threads, block.passes), memory
+    return update_rows(hals_rows, A, block.C, block.Q, block.threads, block.passes), memory

@@ -92,7 +92,7 @@ def choose(
 def _root_mean_square(tensor: NDArray[Any], pool: Threads) -> float:
     """Of a tensor that can be decomposed; InvalidInput if it cannot."""
     checked = prepare_tensor(tensor, "float64", pool)
-    if checked.gaps is not None:
+    if checked.missing is not None:
         remedy = "fill them first, or compare ranks with validate.holdout"
         raise InvalidInput("tensor", "has entries that were not observed", remedy)
     return checked.norm / math.sqrt(math.prod(checked.shape))

@@ -13,13 +13,13 @@ from weakref import ReferenceType, ref
 import numpy as np
 
 from sparse_ncp.solvers.tensor.dense import Positive, Tensor
-from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Place, Split, lengths_of
-from sparse_ncp.solvers.tensor.gemm.skinny import Products, Side
-from sparse_ncp.solvers.tensor.missing.gemm import products_over_observed
+from sparse_ncp.solvers.tensor.gemm.blocks import BlockRegion, Blocks, Split, region_shape
+from sparse_ncp.solvers.tensor.gemm.skinny import Gemm, Side
+from sparse_ncp.solvers.tensor.missing.gemm import gemm_over_observed
 from sparse_ncp.solvers.tensor.products import Array, Float64, aligned_empty, padded
 from sparse_ncp.solvers.tensor.protocol import Modes, Partial
 from sparse_ncp.solvers.tensor.scan import Tell
-from sparse_ncp.solvers.tensor.threads import Threads, slabs
+from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
 # Vectors kept per mode beyond the rank, and subspace iterations: a random sketch alone was too coarse.
 OVERSAMPLES = 10
@@ -126,7 +126,7 @@ def compress(
             break
         split = Split(0, axis) if axis == entries.ndim - 1 else Split(axis, axis + 1)
         blocks = Blocks(entries, split) if bases else tensor.blocks(split)
-        products = products_over_observed(blocks, threads)
+        products = gemm_over_observed(blocks, threads)
         heard = None if bases else tell
         bases[tensor.modes[axis]], entries = _truncated(entries, products, axis, rank + OVERSAMPLES, random, heard)
         if _loss(tensor, entries) > largest_loss:
@@ -137,13 +137,13 @@ def compress(
 def _loss(tensor: Tensor, core: Array) -> float:
     """The norm of what a core leaves out, relative to the tensor's. It may be large yet: summed in pieces."""
     flat = core.ravel()
-    parts = (flat[part].astype(np.float64, copy=False) for part in slabs(flat.size, -(-flat.size // SUMMED)))
+    parts = (flat[part].astype(np.float64, copy=False) for part in split_evenly(flat.size, -(-flat.size // SUMMED)))
     kept = sum(float(part @ part) for part in parts)
     return math.sqrt(max(0.0, tensor.norm**2 - kept)) / tensor.norm
 
 
 def _truncated(
-    entries: Array, products: Products, axis: int, kept: int, random: np.random.Generator, tell: Tell | None
+    entries: Array, products: Gemm, axis: int, kept: int, random: np.random.Generator, tell: Tell | None
 ) -> tuple[Array, Array]:
     """A basis U of `kept` vectors along the axis, and the entries multiplied by Uᵀ there."""
     lengths, columns = entries.shape, kept + -kept % products.unit
@@ -171,13 +171,13 @@ def _truncated(
     return np.ascontiguousarray(U[:, :kept]), core.reshape(*lengths[:axis], kept, *lengths[axis + 1 :])
 
 
-def _others(part: Place, side: Side) -> tuple[int, int]:
+def _others(part: BlockRegion, side: Side) -> tuple[int, int]:
     """How many entries a part has along the axes before the truncated one, and along those after."""
-    before, inner, after = lengths_of(part)
+    before, inner, after = region_shape(part)
     return (before, after) if side == "outer" else (inner, 1)
 
 
-def _sketch(rows: int, columns: int, products: Products, random: np.random.Generator) -> Array:
+def _sketch(rows: int, columns: int, products: Gemm, random: np.random.Generator) -> Array:
     """Random columns, drawn one after the other, then columns of zeros."""
     sketch = aligned_empty((rows, columns + -columns % products.unit), products.dtype)
     for first in range(0, columns, DRAWN_TOGETHER):
@@ -197,8 +197,8 @@ def _core(tensor: Tensor, entries: Array, threads: Threads) -> Tensor:
     flat = entries.ravel()
     in_order = entries if tensor.modes[0] == 0 else entries.T
     norm = math.sqrt(float(flat @ flat))
-    gaps = None if tensor.gaps is None else tensor.gaps.of_core(entries, tensor.modes)
-    return Tensor(in_order, norm, Positive(norm, float(flat.sum())), threads, gaps)
+    missing = None if tensor.missing is None else tensor.missing.of_core(entries, tensor.modes)
+    return Tensor(in_order, norm, Positive(norm, float(flat.sum())), threads, missing)
 
 
 def _in(dtype: np.dtype[Any], U: Array | None) -> Array | None:

@@ -10,21 +10,21 @@ from typing import NamedTuple
 import numpy as np
 
 from sparse_ncp.solvers.tensor.dimension_tree import DimensionTree
-from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Place, Slab, Split, best_split, shifted, split_point
-from sparse_ncp.solvers.tensor.gemm.out_of_core import FileEntries, MatrixTile, matrix_tiles, slab_entries
-from sparse_ncp.solvers.tensor.missing.gemm import products_over_observed
-from sparse_ncp.solvers.tensor.missing.grams import Complete, RowGrams
+from sparse_ncp.solvers.tensor.gemm.blocks import BlockRegion, Blocks, Split, Tile, best_split, shifted, split_point
+from sparse_ncp.solvers.tensor.gemm.out_of_core import FileEntries, MatrixTile, matrix_tiles, stream_tile_entries
+from sparse_ncp.solvers.tensor.missing.gemm import gemm_over_observed
+from sparse_ncp.solvers.tensor.missing.grams import CompleteGrams, RowGrams
 from sparse_ncp.solvers.tensor.missing.masked import Mask, MaskedBlocks
 from sparse_ncp.solvers.tensor.products import Array, Float64, KhatriRao, padded
 from sparse_ncp.solvers.tensor.protocol import Modes, Observed
 from sparse_ncp.solvers.tensor.scan import Tell
-from sparse_ncp.solvers.tensor.threads import Threads, slabs
+from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
 # Entries of one tile of the streamed residual: its temporaries stay in the second-level cache.
 TILE = 1 << 16
 # Groups of tiles, each summed by one thread at a time.
 GROUPS = 16
-# A tensor of more entries may lie in a file larger than memory. There a mode that no slab has all of is unfolded by two
+# A tensor of more entries may lie in a file larger than memory. There a mode that no tile has all of is unfolded by two
 # products, if it is so many times longer than what it is multiplied by.
 MANY_ENTRIES, LONG_MODE = 1 << 24, 4
 # Of an entry in single precision.
@@ -34,7 +34,7 @@ COPIED_AT_ONCE = 1 << 24
 
 
 @dataclass(frozen=True)
-class Unfolded:
+class GramProduct:
     """XXᵀV of an unfolding X, and the squared norms of the positive and the negative part of each column of XᵀV."""
 
     product: Float64
@@ -42,13 +42,13 @@ class Unfolded:
     negative: Float64
 
     @classmethod
-    def of(cls, tile: Float64, V: Float64) -> "Unfolded":
+    def of(cls, tile: Float64, V: Float64) -> "GramProduct":
         right = tile.T @ V
         return cls(
             tile @ right, np.square(np.maximum(right, 0)).sum(axis=0), np.square(np.minimum(right, 0)).sum(axis=0)
         )
 
-    def add(self, other: "Unfolded") -> "Unfolded":
+    def add(self, other: "GramProduct") -> "GramProduct":
         """These sums, the others added to them in place."""
         np.add(self.product, other.product, out=self.product)
         np.add(self.positive, other.positive, out=self.positive)
@@ -63,18 +63,18 @@ class Positive(NamedTuple):
     sum: float
 
 
-class Gaps(NamedTuple):
+class MissingEntries(NamedTuple):
     """Where a tensor has entries that were not observed, and what that makes of Grams."""
 
     mask: Mask
-    observed: RowGrams
+    grams: RowGrams
     are_zeros: bool = False  # in the entries too, not only to be read so
 
-    def of_core(self, entries: Array, modes: Modes) -> "Gaps":
+    def of_core(self, entries: Array, modes: Modes) -> "MissingEntries":
         """Those of a core that was truncated along modes where the mask is the same; `modes` are those of its axes."""
-        constant = (mode in self.observed.constant for mode in modes)
-        seen = ~self.mask.missing(tuple(slice(0, 1) if same else slice(None) for same in constant))
-        return Gaps(Mask(entries, seen), self.observed, are_zeros=True)
+        constant = (mode in self.grams.constant for mode in modes)
+        observed = ~self.mask.missing(tuple(slice(0, 1) if same else slice(None) for same in constant))
+        return MissingEntries(Mask(entries, observed), self.grams, are_zeros=True)
 
 
 class Tensor(DimensionTree):
@@ -89,29 +89,29 @@ class Tensor(DimensionTree):
         norm: float,
         positive: Positive,
         threads: Threads,
-        gaps: Gaps | None = None,
+        missing: MissingEntries | None = None,
     ) -> None:
         reverse = not entries.flags.c_contiguous
         self.stored = entries.T if reverse else entries  # in C order
         self.norm, self.positive = norm, positive
-        self.gaps = gaps
-        self.observed: Observed = Complete(entries.ndim) if gaps is None else gaps.observed
+        self.missing = missing
+        self.observed: Observed = CompleteGrams(entries.ndim) if missing is None else missing.grams
         split = best_split(self.stored.shape)
         modes = tuple(range(entries.ndim))[:: -1 if reverse else 1]
         self._threads = threads
-        super().__init__(entries.shape, modes, split, products_over_observed(self.blocks(split), threads))
+        super().__init__(entries.shape, modes, split, gemm_over_observed(self.blocks(split), threads))
 
     def blocks(self, split: Split) -> Blocks:
         """The entries as before × inner × after; those that were not observed read as zeros."""
-        if self.gaps is None or self.gaps.are_zeros:
+        if self.missing is None or self.missing.are_zeros:
             return Blocks(self.stored, split)
-        return MaskedBlocks(self.gaps.mask, split)
+        return MaskedBlocks(self.missing.mask, split)
 
     def in_single_precision(self, tell: Tell) -> "Tensor":
         """A copy of a complete tensor; `norm` stays that of the tensor itself. `tell` hears what share was copied."""
         copy = np.empty(self.stored.shape, np.float32)
         entries, copied = self.stored.reshape(-1), copy.reshape(-1)
-        for part in slabs(entries.size, -(-entries.size // COPIED_AT_ONCE)):
+        for part in split_evenly(entries.size, -(-entries.size // COPIED_AT_ONCE)):
             tell(part.start / entries.size)
             copied[part] = entries[part]
         return Tensor(copy if self.modes[0] == 0 else copy.T, self.norm, self.positive, self._threads)
@@ -121,7 +121,7 @@ class Tensor(DimensionTree):
         cut = split_point(self.stored.shape)
         left, right = (KhatriRao([factors[mode] for mode in half]) for half in (self.modes[:cut], self.modes[cut:]))
         split = Split(0, cut)
-        blocks = Blocks(self.stored, split) if self.gaps is None else MaskedBlocks(self.gaps.mask, split)
+        blocks = Blocks(self.stored, split) if self.missing is None else MaskedBlocks(self.missing.mask, split)
 
         def squared(tile: MatrixTile) -> float:
             model = left[tile.rows].T @ right[tile.columns]
@@ -132,81 +132,85 @@ class Tensor(DimensionTree):
         groups = matrix_tiles(self.stored.reshape(left.length, right.length), TILE)
         return math.fsum(square for tiles in groups for square in self._threads.each(squared, tiles))
 
-    def unfolded(self, V: Mapping[int, Float64]) -> dict[int, Unfolded]:
+    def gram_times(self, V: Mapping[int, Float64]) -> dict[int, GramProduct]:
         """Of every mode in V, its unfolding times the transpose times V (I_n × k), and the signs of the latter two.
 
-        One pass over the entries serves all modes but the slowest, if slabs of that one are not too large. The others
+        One pass over the entries serves all modes but the slowest, if tiles of that one are not too large. The others
         take one each, or two.
         """
-        found: dict[int, Unfolded] = {}
+        found: dict[int, GramProduct] = {}
         together: dict[int, Blocks] = {}
-        most, (length, *_) = slab_entries(self.stored.dtype), self.stored.shape
+        most, (length, *_) = stream_tile_entries(self.stored.dtype), self.stored.shape
         for mode, basis in V.items():
             axis = self.modes.index(mode)
             blocks = self.blocks(Split(axis, axis + 1))
             before, rows, after = blocks.shape
             is_long = rows >= LONG_MODE * basis.shape[1]
             if self.stored.size > MANY_ENTRIES and rows * after > most and is_long:
-                found[mode] = self._unfolded_twice(blocks, basis)
+                found[mode] = self._gram_times_in_two_passes(blocks, basis)
             elif axis > 0 and self.stored.size // length <= most:
                 together[mode] = blocks
             else:
                 step, wide = max(1, most // (rows * after)), min(after, max(1, most // rows))
-                cuts = product(slabs(before, -(-before // step)), slabs(after, -(-after // wide)))
-                places = [(some, slice(0, rows), columns) for some, columns in cuts]
-                found |= self._unfolded_in_turn({mode: blocks}, V, blocks.shape, places)
+                cuts = product(split_evenly(before, -(-before // step)), split_evenly(after, -(-after // wide)))
+                regions = [(some, slice(0, rows), columns) for some, columns in cuts]
+                found |= self._gram_times_in_one_pass({mode: blocks}, V, blocks.shape, regions)
         if together:
             rest = self.stored.size // length
-            places = [(rows, slice(0, 1), slice(0, rest)) for rows in slabs(length, -(-length // max(1, most // rest)))]
-            found |= self._unfolded_in_turn(together, V, (length, 1, rest), places)
+            regions = [
+                (rows, slice(0, 1), slice(0, rest)) for rows in split_evenly(length, -(-length // max(1, most // rest)))
+            ]
+            found |= self._gram_times_in_one_pass(together, V, (length, 1, rest), regions)
         return found
 
-    def _unfolded_in_turn(
+    def _gram_times_in_one_pass(
         self,
         by_mode: Mapping[int, Blocks],
         V: Mapping[int, Float64],
         shape: tuple[int, int, int],
-        places: Sequence[Place],
-    ) -> dict[int, Unfolded]:
-        """In one pass over slabs that have all of each mode, at places of the entries in this shape."""
+        regions: Sequence[BlockRegion],
+    ) -> dict[int, GramProduct]:
+        """In one pass over tiles that have all of each mode, at regions of the entries in this shape."""
         file = FileEntries.of(self.stored)
-        read = ((place, None) for place in places) if file is None else file.slabs(shape, places)
+        read = ((region, None) for region in regions) if file is None else file.tiles(shape, regions)
 
-        def partial(item: tuple[int, Slab | None, list[Place]]) -> Unfolded:
-            mode, slab, tiles = item
-            entries = (by_mode[mode].tile(tile, slab) for tile in tiles)
+        def partial(item: tuple[int, Tile | None, list[BlockRegion]]) -> GramProduct:
+            mode, tile, regions = item
+            entries = (by_mode[mode].read(region, tile) for region in regions)
             flat = (np.moveaxis(tile, 1, 0).reshape(len(V[mode]), -1) for tile in entries)
-            return reduce(Unfolded.add, (Unfolded.of(tile.astype(np.float64, copy=False), V[mode]) for tile in flat))
+            return reduce(
+                GramProduct.add, (GramProduct.of(tile.astype(np.float64, copy=False), V[mode]) for tile in flat)
+            )
 
-        found: dict[int, Unfolded] = {}
+        found: dict[int, GramProduct] = {}
         for (some, _, columns), entries in read:
             items = []
             for mode, blocks in by_mode.items():
                 before, rows, after = blocks.shape
                 blocks_each = before // shape[0]
                 own = slice(some.start * blocks_each, some.stop * blocks_each)
-                place = own, slice(0, rows), columns if shape == blocks.shape else slice(0, after)
-                slab = None if entries is None else Slab(place, entries.reshape(own.stop - own.start, rows, -1))
-                tiles = _tiles(place)
+                region = own, slice(0, rows), columns if shape == blocks.shape else slice(0, after)
+                tile = None if entries is None else Tile(region, entries.reshape(own.stop - own.start, rows, -1))
+                tiles = _tiles(region)
                 groups = max(2, min(GROUPS, self.stored.size // (4 * V[mode].size)))  # each holds a result for the mode
-                items += [(mode, slab, tiles[group]) for group in slabs(len(tiles), groups)]
-            most, results = slab_entries(np.dtype(np.float64)), sum(V[mode].size for mode, *_ in items)
-            at_once = max(self._threads.count, most * len(items) // results)  # as many as hold about a slab
+                items += [(mode, tile, tiles[group]) for group in split_evenly(len(tiles), groups)]
+            most, results = stream_tile_entries(np.dtype(np.float64)), sum(V[mode].size for mode, *_ in items)
+            at_once = max(self._threads.count, most * len(items) // results)  # as many as hold about a tile
             for first in range(0, len(items), at_once):
                 batch = items[first : first + at_once]
                 for (mode, *_), part in zip(batch, self._threads.each(partial, batch), strict=True):
                     found[mode] = found[mode].add(part) if mode in found else part
         return found
 
-    def _unfolded_twice(self, blocks: Blocks, V: Float64) -> Unfolded:
+    def _gram_times_in_two_passes(self, blocks: Blocks, V: Float64) -> GramProduct:
         """The same for a mode whose tiles would lie scattered: XᵀV is held in parts, and X is read in order, twice."""
-        products = products_over_observed(blocks, self._threads)
+        products = gemm_over_observed(blocks, self._threads)
         positive, negative = np.zeros(V.shape[1]), np.zeros(V.shape[1])
 
         def squares_added(parts: Iterable[Array]) -> Iterator[Array]:
             nonlocal positive, negative
             for right in parts:
-                for part in slabs(len(right), -(-right.size // TILE)):
+                for part in split_evenly(len(right), -(-right.size // TILE)):
                     some = right[part, : V.shape[1]].astype(np.float64)
                     positive += np.square(np.maximum(some, 0)).sum(axis=0)
                     negative += np.square(np.minimum(some, 0)).sum(axis=0)
@@ -214,13 +218,13 @@ class Tensor(DimensionTree):
 
         weights = padded(V.astype(self.dtype), products.unit)
         product = products.contract_parts(squares_added(products.contracted_parts(weights)), weights.shape[1])
-        return Unfolded(product[:, : V.shape[1]].astype(np.float64), positive, negative)
+        return GramProduct(product[:, : V.shape[1]].astype(np.float64), positive, negative)
 
 
-def _tiles(place: Place) -> list[Place]:
-    """Cut a place with all of a mode into tiles."""
-    before, rows, after = (part.stop - part.start for part in place)
+def _tiles(region: BlockRegion) -> list[BlockRegion]:
+    """Cut a region with all of a mode into tiles."""
+    before, rows, after = (part.stop - part.start for part in region)
     columns = max(1, TILE // rows)  # of the unfolding, in one tile
     wide = min(after, columns)
-    cuts = product(slabs(before, -(-before * wide // columns)), slabs(after, -(-after // wide)))
-    return [(shifted(some, place[0]), place[1], shifted(depth, place[2])) for some, depth in cuts]
+    cuts = product(split_evenly(before, -(-before * wide // columns)), split_evenly(after, -(-after // wide)))
+    return [(shifted(some, region[0]), region[1], shifted(depth, region[2])) for some, depth in cuts]

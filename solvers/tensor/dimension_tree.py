@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from sparse_ncp.solvers.tensor.gemm.blocks import Split, split_point
-from sparse_ncp.solvers.tensor.gemm.skinny import Products
+from sparse_ncp.solvers.tensor.gemm.skinny import Gemm
 from sparse_ncp.solvers.tensor.products import Array, Float64, padded
 from sparse_ncp.solvers.tensor.protocol import Modes, Partial
 
@@ -18,7 +18,7 @@ from sparse_ncp.solvers.tensor.protocol import Modes, Partial
 class DimensionTree:
     """The tree over entries that lie in the order of `modes`; `shape` is that of the modes from 0 on."""
 
-    def __init__(self, shape: tuple[int, ...], modes: Modes, split: Split, products: Products) -> None:
+    def __init__(self, shape: tuple[int, ...], modes: Modes, split: Split, products: Gemm) -> None:
         self.shape, self.modes = shape, modes
         self.dtype = products.dtype
         self._products = products

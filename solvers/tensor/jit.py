@@ -11,24 +11,24 @@ REORDERED = {"contract", "nsz", "reassoc"}
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
-def compiled(kernel: Kernel) -> Kernel:
+def jit(kernel: Kernel) -> Kernel:
     """Compile on the first call, without the interpreter's lock; keep the machine code where a folder allows it."""
-    return _compiled(kernel, REORDERED)
+    return _jit(kernel, REORDERED)
 
 
-def as_written(kernel: Kernel) -> Kernel:
+def jit_strict(kernel: Kernel) -> Kernel:
     """The same, every operation rounded by itself and in its turn, as numpy does."""
-    return _compiled(kernel, set())
+    return _jit(kernel, set())
 
 
-def _compiled(kernel: Kernel, liberties: set[str]) -> Kernel:
+def _jit(kernel: Kernel, liberties: set[str]) -> Kernel:
     try:
         return cast(Kernel, njit(nogil=True, cache=True, fastmath=liberties)(kernel))
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
         return cast(Kernel, njit(nogil=True, fastmath=liberties)(kernel))
 
 
-def inlined(part: Kernel) -> Kernel:
+def jit_inline(part: Kernel) -> Kernel:
     """Compile a part that rounds into each kernel of the same file that calls it.
 
     Else a process that compiles would run one copy of it, and a process that reads what was compiled before another

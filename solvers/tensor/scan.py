@@ -10,17 +10,17 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.threads import Threads, slabs
+from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
 # Entries read at a time: small enough to stay in the second-level cache for all passes over a chunk.
 CHUNK = 1 << 15
 # Chunks of a stretch: one stretch is read while the one before is scanned.
-STRETCH = 16
+CHUNKS_PER_RUN = 16
 
 Booleans: TypeAlias = NDArray[np.bool_]
-Box: TypeAlias = tuple[slice, ...]
+Region: TypeAlias = tuple[slice, ...]
 # Gives the entries of cuts that lie side by side, in groups: which of the cuts, and the entries of all of these.
-InTurn: TypeAlias = Callable[[NDArray[Any], Sequence[slice]], Iterator[tuple[range, NDArray[Any]]]]
+Runs: TypeAlias = Callable[[NDArray[Any], Sequence[slice]], Iterator[tuple[range, NDArray[Any]]]]
 # Gives a stretch of the entries, in memory order; it holds until the next but one is asked for.
 Read: TypeAlias = Callable[[slice], NDArray[Any]]
 Tell: TypeAlias = Callable[[float], None]
@@ -68,34 +68,36 @@ class _Part(NamedTuple):
     places: tuple[tuple[int, int], ...] = ((0, -1),) * 3
 
 
-def boxes(shape: Sequence[int], most: int = CHUNK) -> Iterator[Box]:
-    """Cut an array in C order into boxes that are contiguous in memory, of at most `most` entries each."""
+def split_into_regions(shape: Sequence[int], most: int = CHUNK) -> Iterator[Region]:
+    """Cut an array in C order into regions that are contiguous in memory, of at most `most` entries each."""
     axis = next(axis for axis in range(len(shape)) if math.prod(shape[axis + 1 :]) <= most)
     rows = max(1, most // math.prod(shape[axis + 1 :]))
     leading = product(*([slice(i, i + 1) for i in range(length)] for length in shape[:axis]))
     whole = (slice(None),) * (len(shape) - axis - 1)
-    for before, slab in product(leading, slabs(shape[axis], -(-shape[axis] // rows))):
-        yield (*before, slab, *whole)
+    for before, part in product(leading, split_evenly(shape[axis], -(-shape[axis] // rows))):
+        yield (*before, part, *whole)
 
 
-def at_once(flat: NDArray[Any], cuts: Sequence[slice]) -> Iterator[tuple[range, NDArray[Any]]]:
+def one_run(flat: NDArray[Any], cuts: Sequence[slice]) -> Iterator[tuple[range, NDArray[Any]]]:
     """All entries as they lie in memory."""
     yield range(len(cuts)), flat[cuts[0].start : cuts[-1].stop]
 
 
-def boxes_in_turn(stored: NDArray[Any], in_turn: InTurn, most: int = CHUNK) -> Iterator[list[tuple[Box, NDArray[Any]]]]:
-    """The same boxes and their entries, in groups."""
-    cuts = list(boxes(stored.shape, most))
+def regions_with_entries(
+    stored: NDArray[Any], runs: Runs, most: int = CHUNK
+) -> Iterator[list[tuple[Region, NDArray[Any]]]]:
+    """The same regions and their entries, in groups."""
+    cuts = list(split_into_regions(stored.shape, most))
     shapes = [stored[cut].shape for cut in cuts]
     edges = np.cumsum([0, *(math.prod(shape) for shape in shapes)]).tolist()
-    for some, entries in in_turn(stored.reshape(-1), [slice(*pair) for pair in pairwise(edges)]):
+    for some, entries in runs(stored.reshape(-1), [slice(*pair) for pair in pairwise(edges)]):
         first = edges[some[0]]
         yield [(cuts[n], entries[edges[n] - first : edges[n + 1] - first].reshape(shapes[n])) for n in some]
 
 
-def part_of(mask: Booleans, box: Box) -> Booleans:
-    """The box of a mask whose modes have the tensor's length or 1."""
-    return mask[tuple(slice(None) if length == 1 else cut for length, cut in zip(mask.shape, box, strict=True))]
+def mask_region(mask: Booleans, region: Region) -> Booleans:
+    """The region of a mask whose modes have the tensor's length or 1."""
+    return mask[tuple(slice(None) if length == 1 else cut for length, cut in zip(mask.shape, region, strict=True))]
 
 
 def scan(
@@ -104,11 +106,11 @@ def scan(
     mask: Booleans | None = None,
     read: Read | None = None,
     tell: Tell | None = None,
-    in_turn: InTurn = at_once,
+    runs: Runs = one_run,
 ) -> Scan:
     """Scan a contiguous tensor, chunk by chunk and without copying it; where `mask` is false, nothing is observed.
 
-    `in_turn` gives its entries. Where there is no mask, `read` may give them instead, stretch after stretch, in a
+    `runs` gives its entries. Where there is no mask, `read` may give them instead, stretch after stretch, in a
     thread of its own, and `tell` hears what share was scanned. None of them changes a bit of what is found.
     """
     order: Literal["C", "F"] = "C" if tensor.flags.c_contiguous else "F"
@@ -124,24 +126,24 @@ def scan(
                 return _Part(low, high, squares, squares, total, len(entries))
             return _with_special(entries, np.ones(len(entries), bool), start)
 
-    def masked_statistics(seen: Booleans, box: Box, entries: NDArray[Any]) -> _Part:
-        observed = np.broadcast_to(part_of(seen, box), entries.shape)
-        starts = [cut.start or 0 for cut in box]
+    def masked_statistics(mask: Booleans, region: Region, entries: NDArray[Any]) -> _Part:
+        observed = np.broadcast_to(mask_region(mask, region), entries.shape)
+        starts = [cut.start or 0 for cut in region]
         with np.errstate(over="ignore", invalid="ignore"):
             return _with_special(entries.ravel(), observed.ravel(), int(np.ravel_multi_index(starts, stored.shape)))
 
     found: list[_Part] = []
     if mask is None:
-        for stretch, entries, chunks in _stretches(flat, read, in_turn):
+        for stretch, entries, chunks in _runs(flat, read, runs):
             first = stretch.start
             pieces = [(entries[chunk.start - first : chunk.stop - first], chunk.start) for chunk in chunks]
             found += threads.each(lambda piece: statistics(*piece), pieces)
             if tell is not None:
                 tell(stretch.stop / flat.size)
     else:
-        seen = mask if order == "C" else mask.T
-        for group in boxes_in_turn(stored, in_turn):
-            found += threads.each(lambda item: masked_statistics(seen, *item), group)
+        stored_mask = mask if order == "C" else mask.T
+        for group in regions_with_entries(stored, runs):
+            found += threads.each(lambda item: masked_statistics(stored_mask, *item), group)
     lows, highs, squares, positive, sums, observed = (np.array(column) for column in list(zip(*found, strict=True))[:6])
     some = observed > 0
     kinds = []
@@ -163,17 +165,15 @@ def scan(
     )
 
 
-def _stretches(
-    flat: NDArray[Any], read: Read | None, in_turn: InTurn
-) -> Iterator[tuple[slice, NDArray[Any], list[slice]]]:
+def _runs(flat: NDArray[Any], read: Read | None, runs: Runs) -> Iterator[tuple[slice, NDArray[Any], list[slice]]]:
     """Every stretch, its entries and its chunks; with `read`, the next is read meanwhile."""
-    chunks = list(slabs(flat.size, -(-flat.size // CHUNK)))
+    chunks = list(split_evenly(flat.size, -(-flat.size // CHUNK)))
     if read is None:
-        for some, entries in in_turn(flat, chunks):
+        for some, entries in runs(flat, chunks):
             group = chunks[some.start : some.stop]
             yield slice(group[0].start, group[-1].stop), entries, group
         return
-    groups = [chunks[first : first + STRETCH] for first in range(0, len(chunks), STRETCH)]
+    groups = [chunks[first : first + CHUNKS_PER_RUN] for first in range(0, len(chunks), CHUNKS_PER_RUN)]
     wholes = [slice(group[0].start, group[-1].stop) for group in groups]
     with ThreadPoolExecutor(1, "reader") as reader:
         coming = reader.submit(read, wholes[0])
@@ -184,15 +184,15 @@ def _stretches(
             yield whole, entries, group
 
 
-def _with_special(entries: NDArray[Any], seen: Booleans, start: int) -> _Part:
+def _with_special(entries: NDArray[Any], observed: Booleans, start: int) -> _Part:
     """The statistics of a chunk that has entries of a special kind, or is masked."""
-    nan, infinite = np.isnan(entries) & seen, np.isinf(entries) & seen
-    negative = (entries < 0) & seen & ~infinite
+    nan, infinite = np.isnan(entries) & observed, np.isinf(entries) & observed
+    negative = (entries < 0) & observed & ~infinite
     places = tuple(
         (int(np.count_nonzero(kind)), start + int(kind.argmax()) if kind.any() else -1)
         for kind in (nan, infinite, negative)
     )
-    exact = entries[seen & ~nan].astype(np.float64)
+    exact = entries[observed & ~nan].astype(np.float64)
     if exact.size == 0:
         return _Part(math.nan, math.nan, 0.0, 0.0, 0.0, 0, places)
     positive = np.maximum(exact, 0.0)

@@ -76,14 +76,14 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def slabs(length: int, pieces: int) -> Iterator[slice]:
+def split_evenly(length: int, pieces: int) -> Iterator[slice]:
     """Cut `range(length)` into at most `pieces` nearly equal slices."""
     pieces = max(1, min(pieces, length))
     edges = [length * piece // pieces for piece in range(pieces + 1)]
     return (slice(start, stop) for start, stop in pairwise(edges))
 
 
-def shrinking_slabs(length: int, threads: int, unit: int) -> Iterator[slice]:
+def split_decreasing(length: int, threads: int, unit: int) -> Iterator[slice]:
     """Cut `range(length)` at multiples of `unit` into large slices for all threads, then smaller ones.
 
     Large ones waste least at their edges; with small ones at the end, no thread waits long for the last.

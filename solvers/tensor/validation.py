@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.errors import InvalidInput
-from sparse_ncp.solvers.tensor.dense import Gaps, Positive, Tensor
-from sparse_ncp.solvers.tensor.gemm.out_of_core import stretches
+from sparse_ncp.solvers.tensor.dense import MissingEntries, Positive, Tensor
+from sparse_ncp.solvers.tensor.gemm.out_of_core import contiguous_runs
 from sparse_ncp.solvers.tensor.missing.grams import RowGrams
 from sparse_ncp.solvers.tensor.missing.masked import Mask
 from sparse_ncp.solvers.tensor.missing.pattern import find_pattern
@@ -85,26 +85,26 @@ def prepare_tensor(
     """
     array = _as_array(tensor)
     check_shape_and_dtype(array)
-    seen = _given_mask(array, mask)
+    observed = _given_mask(array, mask)
     array = np.ma.getdata(array)
     copied = is_copied(array, precision)
     entries = _working_copy(array, precision) if copied else array
-    found = None if copied or seen is not None else known
+    found = None if copied or observed is not None else known
     if found is None:
-        found = scan(entries, threads, seen, tell=tell, in_turn=stretches)
+        found = scan(entries, threads, observed, tell=tell, runs=contiguous_runs)
     check_entries(found, entries.dtype, missing, negative)
     positive = Positive(found.positive_norm, found.positive_sum)
     if found.observed == entries.size:
         return Tensor(entries, found.norm, positive, threads)
-    if copied and seen is not None:
-        np.copyto(entries, np.nan, where=np.broadcast_to(~seen, entries.shape))
-        seen = None
-    return Tensor(entries, found.norm, positive, threads, _gaps(entries, seen, rank, threads))
+    if copied and observed is not None:
+        np.copyto(entries, np.nan, where=np.broadcast_to(~observed, entries.shape))
+        observed = None
+    return Tensor(entries, found.norm, positive, threads, _missing_entries(entries, observed, rank, threads))
 
 
-def _gaps(entries: Array, seen: Booleans | None, rank: int, threads: Threads) -> Gaps:
+def _missing_entries(entries: Array, observed: Booleans | None, rank: int, threads: Threads) -> MissingEntries:
     reverse = not entries.flags.c_contiguous
-    mask = Mask(entries.T, None if seen is None else seen.T) if reverse else Mask(entries, seen)
+    mask = Mask(entries.T, None if observed is None else observed.T) if reverse else Mask(entries, observed)
     modes = tuple(range(entries.ndim))[:: -1 if reverse else 1]
     pattern = find_pattern(mask, modes, rank, threads)
     for mode, counts in enumerate(pattern.counts, start=1):
@@ -115,7 +115,7 @@ def _gaps(entries: Array, seen: Booleans | None, rank: int, threads: Threads) ->
             raise InvalidInput(
                 "tensor", problem, f"leave it out, for example with numpy.delete(tensor, {empty[0]}, {mode - 1})"
             )
-    return Gaps(mask, RowGrams(mask, modes, pattern, threads))
+    return MissingEntries(mask, RowGrams(mask, modes, pattern, threads))
 
 
 def clip(tensor: NDArray[Any]) -> NDArray[Any]:
@@ -135,11 +135,11 @@ def _as_array(tensor: object, field: str = "tensor") -> NDArray[Any]:
 
 def _given_mask(array: NDArray[Any], mask: object) -> Booleans | None:
     """Where the entries are observed, by the mask and by a masked array's own; None if that is everywhere."""
-    seen = None if mask is None else check_mask(mask, array.shape)
+    observed = None if mask is None else check_mask(mask, array.shape)
     if np.ma.is_masked(array):
         own = ~np.ma.getmaskarray(array)
-        seen = own if seen is None else own & seen
-    return None if seen is None or seen.all() else seen
+        observed = own if observed is None else own & observed
+    return None if observed is None or observed.all() else observed
 
 
 def _working_copy(array: NDArray[Any], precision: Precision | None) -> Array:

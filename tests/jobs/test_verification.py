@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.scan import CHUNK, STRETCH, Scan, scan
+from sparse_ncp.solvers.tensor.scan import CHUNK, CHUNKS_PER_RUN, Scan, scan
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 from sparse_ncp.worker.errors import CorruptFile
 from sparse_ncp.worker.store import local, verification
@@ -74,8 +74,8 @@ def scanned(array: NDArray[Any]) -> Scan:
 def test_the_file_is_read_once_and_what_it_holds_is_what_a_scan_finds(
     store: LocalStore, readings: list[str], dtype: str, order: Any
 ) -> None:
-    """Over several stretches; with entries that are missing and negative where the type has them."""
-    array = (9 * random_tensor(3, 5, CHUNK * STRETCH // 7) - 1).astype(dtype, order=order)
+    """Over several contiguous runs; with entries that are missing and negative where the type has them."""
+    array = (9 * random_tensor(3, 5, CHUNK * CHUNKS_PER_RUN // 7) - 1).astype(dtype, order=order)
     if array.dtype.kind == "f":
         array[1, 2, 3] = np.nan
     sha256, shares = kept(store, array), list[float]()

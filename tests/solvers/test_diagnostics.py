@@ -82,7 +82,7 @@ def test_a_tensor_of_many_slabs_has_the_same_residuals(
     shape: tuple[int, ...], order: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole rows or parts of one; for any number of threads the same bits."""
-    monkeypatch.setattr("sparse_ncp.solvers.tensor.gemm.out_of_core.SLAB_BYTES", 40_000)
+    monkeypatch.setattr("sparse_ncp.solvers.tensor.gemm.out_of_core.STREAM_TILE_BYTES", 40_000)
     monkeypatch.setattr("sparse_ncp.solvers.diagnostics.TILE", 700)
     monkeypatch.setattr("sparse_ncp.solvers.tensor.products.HELD", 500)
     X, factors = np.asarray(np.random.default_rng(0).random(shape), order=order), start(shape, 2)

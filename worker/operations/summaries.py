@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from sparse_ncp.solvers.runtime import Float64, boxes
+from sparse_ncp.solvers.runtime import Float64, split_into_regions
 from sparse_ncp.worker.owner_limits import FrozenModel
 
 BINS = 64
@@ -78,7 +78,7 @@ def summarize(tensor: NDArray[Any], minimum: float, maximum: float) -> Summary:
     counts = np.zeros(BINS if width else 1, np.int64)
     observed = negative = zero = 0
     sums = []
-    for box in boxes(stored.shape):
+    for box in split_into_regions(stored.shape):
         entries = np.asarray(stored[box], np.float64)
         missing = np.isnan(entries)
         observed_mask = ~missing if missing.any() else None

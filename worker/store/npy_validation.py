@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.runtime import MAX_ORDER, MIN_ORDER, Scan, Threads, scan, single_threaded_blas, stretches
+from sparse_ncp.solvers.runtime import MAX_ORDER, MIN_ORDER, Scan, Threads, contiguous_runs, scan, single_threaded_blas
 from sparse_ncp.worker.errors import BadTensor
 
 MAGIC = b"\x93NUMPY"
@@ -73,7 +73,7 @@ def inspect(path: Path, threads: int | None = None) -> tuple[Facts, Scan]:
     """Check that the file is a tensor, and describe it, with how many entries are NaN or negative. Else BadTensor."""
     tensor = open_array(path)
     with Threads(threads) as pool, single_threaded_blas():
-        found = scan(tensor, pool, in_turn=stretches)
+        found = scan(tensor, pool, runs=contiguous_runs)
     _check_entries(found)
     facts = Facts(
         shape=tensor.shape,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sparse_ncp.solvers.runtime import (
     CHUNK,
-    STRETCH,
+    CHUNKS_PER_RUN,
     Occurrence,
     Scan,
     Tell,
@@ -110,7 +110,7 @@ def verify(path: Path, sha256: str, threads: int | None, tell: Tell) -> Verified
         except BadTensor:
             return None
         digest = hashlib.sha256(file.read(header.offset))
-        buffers = [np.empty(min(tensor.size, CHUNK * STRETCH), header.dtype) for _ in range(2)]
+        buffers = [np.empty(min(tensor.size, CHUNK * CHUNKS_PER_RUN), header.dtype) for _ in range(2)]
 
         def read(stretch: slice) -> NDArray[Any]:
             entries = buffers[0][: stretch.stop - stretch.start]

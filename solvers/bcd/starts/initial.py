@@ -13,7 +13,7 @@ from sparse_ncp.solvers.bcd.problem import Problem
 from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.metrics import weights
 from sparse_ncp.solvers.settings import Settings
-from sparse_ncp.solvers.tensor.dense import Tensor, Unfolded
+from sparse_ncp.solvers.tensor.dense import GramProduct, Tensor
 from sparse_ncp.solvers.tensor.products import Array, Float64
 from sparse_ncp.solvers.tensor.protocol import TensorLike
 from sparse_ncp.solvers.tensor.scan import Tell
@@ -74,9 +74,9 @@ def _draw(tensor: TensorLike, problem: Problem, start: int, fixed: Mapping[int, 
     if is_from_singular_vectors(tensor, settings, start) and isinstance(tensor, Tensor):
         done, passes = count(), SVD_ITERATIONS + 2 + 1
 
-        def multiplied(V: Mapping[int, Float64]) -> dict[int, Unfolded]:
+        def multiplied(V: Mapping[int, Float64]) -> dict[int, GramProduct]:
             tell(next(done) / passes)
-            return tensor.unfolded(V)
+            return tensor.gram_times(V)
 
         found = nndsvd(multiplied, {mode: A for mode, A in enumerate(factors) if mode not in fixed}, random)
         factors = [found.get(mode, A) for mode, A in enumerate(factors)]
@@ -101,7 +101,7 @@ def _best_size(tensor: TensorLike, factors: Sequence[Float64]) -> float:
 
 
 def nndsvd(
-    unfolded: Callable[[Mapping[int, Float64]], Mapping[int, Unfolded]],
+    unfolded: Callable[[Mapping[int, Float64]], Mapping[int, GramProduct]],
     fallbacks: Mapping[int, Float64],
     random: np.random.Generator,
 ) -> dict[int, Float64]:
@@ -127,7 +127,7 @@ def nndsvd(
     return {mode: _nonnegative_parts(vectors[mode], rights[mode], fallback) for mode, fallback in fallbacks.items()}
 
 
-def _nonnegative_parts(vectors: Float64, right: Unfolded, fallback: Float64) -> Float64:
+def _nonnegative_parts(vectors: Float64, right: GramProduct, fallback: Float64) -> Float64:
     """The larger nonnegative part of every vector, weighted by its singular value and its share of both vectors."""
     parts = np.stack((np.maximum(vectors, 0), np.maximum(-vectors, 0)))
     left_norms = np.sqrt(np.square(parts).sum(axis=1))

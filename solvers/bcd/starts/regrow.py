@@ -132,7 +132,7 @@ def _hals_pass(
 
     Where entries are missing, the Grams of each row take the place of both products.
     """
-    from sparse_ncp.solvers.kernels.hals import rows_by_column  # numba, see methods/hals.py
+    from sparse_ncp.solvers.kernels.hals import hals_rows  # numba, see methods/hals.py
 
     D = list(before)
     working = [A.astype(X.dtype, copy=False) for A in D]
@@ -140,7 +140,7 @@ def _hals_pass(
     for (mode, M), (cross, own) in zip(products, grams, strict=False):
         C = M - times_rows(living[mode], cross)
         Q = own + problem.alpha[mode] * np.eye(D[0].shape[1])
-        D[mode] = update_rows(rows_by_column, D[mode], C - problem.beta[mode], Q, threads, 1)
+        D[mode] = update_rows(hals_rows, D[mode], C - problem.beta[mode], Q, threads, 1)
         working[mode] = D[mode].astype(X.dtype, copy=False)
     return D, np.einsum("ir,ir->r", C, D[mode])
 

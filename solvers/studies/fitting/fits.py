@@ -125,13 +125,13 @@ def descend(data: Data, factors: Factors, sweeps: int, tolerance: float, noise: 
 
 def _sweep(X: Tensor | Unfoldings, start: Sequence[Float64]) -> tuple[list[Float64], float]:
     """Every mode in turn by HALS, and the squared error that is left."""
-    from sparse_ncp.solvers.kernels.hals import rows_by_column  # numba takes half a second to load
+    from sparse_ncp.solvers.kernels.hals import hals_rows  # numba takes half a second to load
 
     factors, grams = list(start), [gram(A) for A in start]
     for mode, M in _products(X, factors):
         Q, A = hadamard([G for other, G in enumerate(grams) if other != mode]), factors[mode]
         updated = np.empty_like(M)
-        rows_by_column(A, M, Q, updated, INNER_PASSES)
+        hals_rows(A, M, Q, updated, INNER_PASSES)
         A = updated
         factors[mode], grams[mode] = A, gram(A)
     error = X.norm**2 - 2 * float(np.vdot(M, A)) + float(np.vdot(grams[mode], Q))

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from sparse_ncp.solvers.tensor.products import Array
-from sparse_ncp.solvers.tensor.threads import Threads, slabs
+from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
 # A product over fewer entries than this runs faster in one piece than the threads take to wake.
 SMALL = 1 << 15
@@ -22,36 +22,36 @@ PIECE, MOST_PIECES = 1 << 20, 16
 NARROW = 64
 
 
-Place: TypeAlias = tuple[slice, slice, slice]
+BlockRegion: TypeAlias = tuple[slice, slice, slice]
 
 
-class Slab(NamedTuple):
-    """Entries of a place, side by side as before × inner × after."""
+class Tile(NamedTuple):
+    """Entries of a region, side by side as before × inner × after."""
 
-    place: Place
+    region: BlockRegion
     entries: Array
 
 
-def cuts(part: slice, step: int) -> Iterator[slice]:
+def split_by(part: slice, step: int) -> Iterator[slice]:
     """A part in pieces of `step`; the last one may be shorter."""
     return (slice(start, min(start + step, part.stop)) for start in range(part.start, part.stop, step))
 
 
-def whole_of(shape: tuple[int, ...]) -> Place:
+def whole_region(shape: tuple[int, ...]) -> BlockRegion:
     """Where all of before × inner × after entries are."""
     before, inner, after = shape
     return slice(0, before), slice(0, inner), slice(0, after)
 
 
-def lengths_of(place: Place) -> tuple[int, int, int]:
-    """How many entries a place has before, inside and after."""
-    before, inner, after = (part.stop - part.start for part in place)
+def region_shape(region: BlockRegion) -> tuple[int, int, int]:
+    """How many entries a region has before, inside and after."""
+    before, inner, after = (part.stop - part.start for part in region)
     return before, inner, after
 
 
-def corner(slab: Slab, place: Place) -> tuple[int, int, int]:
-    """Where a place begins in the slab."""
-    before, inner, after = (part.start - whole.start for part, whole in zip(place, slab.place, strict=True))
+def origin(tile: Tile, region: BlockRegion) -> tuple[int, int, int]:
+    """Where a region begins in the tile."""
+    before, inner, after = (part.start - whole.start for part, whole in zip(region, tile.region, strict=True))
     return before, inner, after
 
 
@@ -106,25 +106,25 @@ class Blocks:
         self.dtype: np.dtype[Any] = stored.dtype
         self.entries = stored.reshape(self.shape)  # as they are stored
 
-    def tile(self, place: Place, slab: Slab | None = None) -> Array:
-        """The entries of a place, from a slab that it lies in or from all of them."""
-        if slab is None:
-            return self.entries[place]
-        return slab.entries[
+    def read(self, region: BlockRegion, source: Tile | None = None) -> Array:
+        """The entries of a region, from a tile that it lies in or from all of them."""
+        if source is None:
+            return self.entries[region]
+        return source.entries[
             tuple(
                 slice(begin, begin + part.stop - part.start)
-                for begin, part in zip(corner(slab, place), place, strict=True)
+                for begin, part in zip(origin(source, region), region, strict=True)
             )
         ]
 
-    def residual(self, place: Place, entries: Array, model: Array) -> Array:
-        """The entries of a place, as they were read, less those of a model."""
+    def residual(self, region: BlockRegion, entries: Array, model: Array) -> Array:
+        """The entries of a region, as they were read, less those of a model."""
         difference: Array = entries - model
         return difference
 
-    def times(self, weights: Array, place: Place, out: Array | None = None) -> Array:
-        """Σ over the inner modes of a place: R × inner weights give before × R × after."""
-        product: Array = np.matmul(weights, self.entries[place], out=out)
+    def times(self, weights: Array, region: BlockRegion, out: Array | None = None) -> Array:
+        """Σ over the inner modes of a region: R × inner weights give before × R × after."""
+        product: Array = np.matmul(weights, self.entries[region], out=out)
         return product
 
     def times_transposed(
@@ -154,7 +154,7 @@ class Matricization:
         def term(part: slice) -> Array:
             return self._blocks.times(weights[:, part], (slice(None), part, slice(None)))
 
-        return _components_first(_total(self._threads.each(term, slabs(inner, self._pieces))))
+        return _components_first(_total(self._threads.each(term, split_evenly(inner, self._pieces))))
 
     def contract_outer(self, weights: Array) -> Array:
         """Σ over the outer modes; weights is R × (before · after), the result R × inner."""
@@ -168,7 +168,7 @@ class Matricization:
                 for block in range(1, before):
                     kept[:, part] += self._blocks.times_transposed(weights[:, block], block, part, slice(None))
 
-            self._threads.each(piece, slabs(inner, self._pieces))
+            self._threads.each(piece, split_evenly(inner, self._pieces))
             return kept
 
         def term(part: slice) -> Array:
@@ -177,7 +177,7 @@ class Matricization:
                 for block in range(before)
             )
 
-        return _total(self._threads.each(term, slabs(after, self._pieces)))
+        return _total(self._threads.each(term, split_evenly(after, self._pieces)))
 
     def _side_by_side(self, weights: Array, axis: Literal[0, 2]) -> Array:
         """The inner modes contracted, with the outer ones cut before (axis 0) or after them (axis 2)."""
@@ -186,10 +186,10 @@ class Matricization:
 
         def piece(part: slice) -> None:
             before_part, after_part = (part, slice(None)) if axis == 0 else (slice(None), part)
-            place = (before_part, slice(None), after_part)
-            self._blocks.times(weights, place, kept[place])
+            region = (before_part, slice(None), after_part)
+            self._blocks.times(weights, region, kept[region])
 
-        self._threads.each(piece, slabs(kept.shape[axis], self._pieces))
+        self._threads.each(piece, split_evenly(kept.shape[axis], self._pieces))
         return _components_first(kept)
 
 

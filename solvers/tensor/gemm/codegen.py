@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.machine import vector_bytes
-from sparse_ncp.solvers.tensor.jit import compiled
+from sparse_ncp.solvers.tensor.jit import jit
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.scan import Booleans
 
@@ -36,7 +36,7 @@ MOST_UNITS = PREFETCHES = 6
 I64 = ir.IntType(64)
 
 Value: TypeAlias = Any  # of llvmlite, which is not typed
-Corner: TypeAlias = tuple[int, int, int]  # before, inner, after
+Origin: TypeAlias = tuple[int, int, int]  # before, inner, after
 Places: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]  # of rows before and inner, in a mask
 
 
@@ -217,7 +217,7 @@ _rows_along: Any = intrinsic(_along)
 _rows_across: Any = intrinsic(_across)
 
 
-@compiled
+@jit
 def _next_units(units: int) -> int:
     """How many of the half vectors to take at once: three vectors or two, so that none is left alone."""
     vectors = (units + 1) // 2
@@ -225,7 +225,7 @@ def _next_units(units: int) -> int:
     return min(units, 2 * taken)
 
 
-@compiled
+@jit
 def sum_along(
     x: int, rows: int, step: int, depth: int, blocks: int, block_step: int, W: Array, begin: int, W_step: int,
     length: int, unit: int, out: Array,
@@ -252,7 +252,7 @@ def sum_along(
                         place += units * unit * item
 
 
-@compiled
+@jit
 def sum_across(
     x: int, rows: int, step: int, depth: int, blocks: int, block_step: int, W: Array, begin: int, unit: int,
     out: Array, out_begin: int, out_step: int,
@@ -327,36 +327,36 @@ def _copy(typing, kind, x, step, out, out_step, rows, vectors):  # type: ignore[
 _copy_vectors: Any = intrinsic(_copy)
 
 
-@compiled
+@jit
 def _copy_observed(
-    X: Array, corner: Corner, place: Corner, rows: int, count: int, seen: Booleans, places: Places, unit: int,
+    X: Array, origin: Origin, place: Origin, rows: int, count: int, observed: Booleans, places: Places, unit: int,
     tile: Array,
 ) -> None:  # fmt: skip
-    """Rows of entries from a corner of X on, zero where one is NaN, or not seen at its place of the tensor."""
-    b, i, a = corner
+    """Rows of entries from an origin of X on, zero where one is NaN, or not observed at its place of the tensor."""
+    b, i, a = origin
     zero, step, vectors = tile.dtype.type(0), X.shape[2], count // (2 * unit)
     x = X.ctypes.data + ((b * X.shape[1] + i) * step + a) * X.itemsize
     _copy_vectors(zero, x, step, tile.ctypes.data, tile.shape[1], rows, vectors)
     for row in range(rows):
         for c in range(2 * unit * vectors, count):
             tile[row, c] = zero if np.isnan(X[b, i + row, a + c]) else X[b, i + row, a + c]
-    if seen.size > 1 or not seen[0, 0, 0]:
+    if observed.size > 1 or not observed[0, 0, 0]:
         for row in range(rows):
-            some = seen[places[0][place[0]], places[1][place[1] + row]]
+            some = observed[places[0][place[0]], places[1][place[1] + row]]
             for c in range(count):
                 if not some[place[2] + c if len(some) > 1 else 0]:
                     tile[row, c] = zero
 
 
-@compiled
+@jit
 def sum_observed_along(
-    X: Array, corner: Corner, place: Corner, rows: int, depth: int, blocks: int, seen: Booleans, places: Places,
+    X: Array, origin: Origin, place: Origin, rows: int, depth: int, blocks: int, observed: Booleans, places: Places,
     W: Array, begin: int, W_step: int, length: int, unit: int, out: Array,
 ) -> None:  # fmt: skip
-    """`sum_along` from a corner of X on, at that place of the tensor, with entries as `_copy_observed` gives them."""
+    """`sum_along` from an origin of X on, at that place of the tensor, with entries as `_copy_observed` gives them."""
     columns, item = out.shape[1], out.itemsize
     tile, step = np.empty((ROWS, ALONG), out.dtype), X.shape[2]
-    x0 = X.ctypes.data + ((corner[0] * X.shape[1] + corner[1]) * step + corner[2]) * item
+    x0 = X.ctypes.data + ((origin[0] * X.shape[1] + origin[1]) * step + origin[2]) * item
     zero, w0, o0, t0 = out.dtype.type(0), W.ctypes.data, out.ctypes.data, tile.ctypes.data
     for panel in range(0, columns, PANEL):
         for b in range(blocks):
@@ -364,9 +364,9 @@ def sum_observed_along(
                 now = min(length, depth - k)
                 for p in range(0, rows, ROWS):
                     few = min(ROWS, rows - p)
-                    here = corner[0] + b, corner[1] + p, corner[2] + k
+                    here = origin[0] + b, origin[1] + p, origin[2] + k
                     there = place[0] + b, place[1] + p, place[2] + k
-                    _copy_observed(X, here, there, few, now, seen, places, unit, tile)
+                    _copy_observed(X, here, there, few, now, observed, places, unit, tile)
                     weights = w0 + ((begin + b * W_step + k) * columns + panel) * item
                     target = o0 + (p * columns + panel) * item
                     ahead = x0 + (b * X.shape[1] * step + (p + few) * step + k) * item
@@ -381,15 +381,15 @@ def sum_observed_along(
                         target += units * unit * item
 
 
-@compiled
+@jit
 def sum_observed_across(
-    X: Array, corner: Corner, place: Corner, rows: int, depth: int, blocks: int, seen: Booleans, places: Places,
+    X: Array, origin: Origin, place: Origin, rows: int, depth: int, blocks: int, observed: Booleans, places: Places,
     W: Array, begin: int, unit: int, out: Array, out_begin: int, out_step: int,
 ) -> None:  # fmt: skip
     """`sum_across` in the same way."""
     columns, item = out.shape[1], out.itemsize
     tile, step = np.empty((ACROSS, OBSERVED_COLUMNS), out.dtype), X.shape[2]
-    x0 = X.ctypes.data + ((corner[0] * X.shape[1] + corner[1]) * step + corner[2]) * item
+    x0 = X.ctypes.data + ((origin[0] * X.shape[1] + origin[1]) * step + origin[2]) * item
     zero, w0, o0, t0 = out.dtype.type(0), W.ctypes.data, out.ctypes.data, tile.ctypes.data
     for panel in range(0, columns, PANEL):
         for b in range(blocks):
@@ -397,9 +397,9 @@ def sum_observed_across(
                 wide = min(OBSERVED_COLUMNS, rows - strip)
                 for k in range(0, depth, ACROSS):
                     now = min(ACROSS, depth - k)
-                    here = corner[0] + b, corner[1] + k, corner[2] + strip
+                    here = origin[0] + b, origin[1] + k, origin[2] + strip
                     there = place[0] + b, place[1] + k, place[2] + strip
-                    _copy_observed(X, here, there, now, wide, seen, places, unit, tile)
+                    _copy_observed(X, here, there, now, wide, observed, places, unit, tile)
                     for p in range(0, wide, ROWS):
                         few = min(ROWS, wide - p)
                         weights = w0 + ((begin + k) * columns + panel) * item
@@ -417,7 +417,7 @@ def sum_observed_across(
                             target += units * unit * item
 
 
-def load(dtype: np.dtype[Any]) -> None:
+def precompile(dtype: np.dtype[Any]) -> None:
     """Compile, or read what was compiled before, so that no sweep waits for it."""
     nothing = np.zeros((0, 1), dtype)
     sum_along(0, 0, 0, 0, 0, 0, nothing, 0, 0, ALONG, 1, nothing)

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.gemm.blocks import Place, Slab, lengths_of, shifted, whole_of
+from sparse_ncp.solvers.tensor.gemm.blocks import BlockRegion, Tile, region_shape, shifted, whole_region
 from sparse_ncp.solvers.tensor.products import Array
-from sparse_ncp.solvers.tensor.threads import slabs
+from sparse_ncp.solvers.tensor.threads import split_evenly
 
-# Bytes of a slab: rows in it meet the weights together. Two of them are held, of up to twice as many bytes.
-SLAB_BYTES = 1 << 25
+# Bytes of a tile: rows in it meet the weights together. Two of them are held, of up to twice as many bytes.
+STREAM_TILE_BYTES = 1 << 25
 # Cuts inside of a block are at multiples of these: there a new block of the kernel's sums begins, too.
 ALIGNED_ROWS, ALIGNED_COLUMNS = 24, 128
 # Bytes that one call reads, and calls side by side: one waits for the disk while the other copies.
@@ -64,29 +64,29 @@ class FileEntries:
         memory = memory_bytes()
         if entries.nbytes <= SHARE_OF_MEMORY * memory:
             return None
-        while isinstance(owner.base, np.memmap):  # a view of a map tells the file, but not its own place in it
+        while isinstance(owner.base, np.memmap):  # a view of a map tells the file, but not its own region in it
             owner = owner.base
         offset = owner.offset + entries.ctypes.data - owner.ctypes.data
         return cls(os.fspath(owner.filename), offset, entries.dtype, entries.nbytes > memory)
 
-    def slabs(self, shape: tuple[int, int, int], places: Sequence[Place]) -> Iterator[Slab]:
-        """Slabs of before × inner × after, at these places; the entries of one hold until the next is asked for.
+    def tiles(self, shape: tuple[int, int, int], regions: Sequence[BlockRegion]) -> Iterator[Tile]:
+        """Tiles of before × inner × after, at these regions; the entries of one hold until the next is asked for.
 
-        A place has whole rows of one block, whole blocks, or some columns of some rows.
+        A region has whole rows of one block, whole blocks, or some columns of some rows.
         """
         _, inner, after = shape
         parts = []
-        for place in places:
-            blocks, rows, columns = place
+        for region in regions:
+            blocks, rows, columns = region
             if columns.stop - columns.start < after:
                 runs = product(range(blocks.start, blocks.stop), range(rows.start, rows.stop))
             else:  # one block or whole ones: side by side in the file
                 runs = product((blocks.start,), (rows.start,))
             starts = [(b * inner + i) * after + columns.start for b, i in runs]
-            parts.append(_Part(lengths_of(place), starts))
-        return map(Slab, places, self._read(parts))
+            parts.append(_Part(region_shape(region), starts))
+        return map(Tile, regions, self._read(parts))
 
-    def stretches(self, cuts: Sequence[slice]) -> Iterator[Array]:
+    def contiguous_runs(self, cuts: Sequence[slice]) -> Iterator[Array]:
         """The entries of every cut, in order; they hold until the next one is asked for."""
         return self._read([_Part((cut.stop - cut.start,), (cut.start,)) for cut in cuts])
 
@@ -115,24 +115,24 @@ class FileEntries:
                 yield self._buffers[turn % 2][: math.prod(part.shape)].reshape(part.shape)
 
 
-def slabs_in_turn(entries: Array, file: FileEntries | None, part: Place) -> Iterator[tuple[Slab, Place]]:
-    """Slabs of before × inner × after entries, and what each has of a part of them: one slab has all of an array."""
-    whole = whole_of(entries.shape)
+def stream_tiles(entries: Array, file: FileEntries | None, part: BlockRegion) -> Iterator[tuple[Tile, BlockRegion]]:
+    """Tiles of before × inner × after entries, and what each has of a part of them: one tile has all of an array."""
+    whole = whole_region(entries.shape)
     if file is None:
-        return iter([(Slab(whole, entries), part)])
-    before, inner, after = lengths_of(part)
-    cuts = slab_places((before, inner, after), slab_entries(entries.dtype))
-    places = [(shifted(b, part[0]), shifted(i, part[1]), shifted(a, part[2])) for b, i, a in cuts]
-    return ((slab, slab.place) for slab in file.slabs(lengths_of(whole), places))
+        return iter([(Tile(whole, entries), part)])
+    before, inner, after = region_shape(part)
+    cuts = stream_tile_regions((before, inner, after), stream_tile_entries(entries.dtype))
+    regions = [(shifted(b, part[0]), shifted(i, part[1]), shifted(a, part[2])) for b, i, a in cuts]
+    return ((tile, tile.region) for tile in file.tiles(region_shape(whole), regions))
 
 
-def stretches(flat: NDArray[Any], cuts: Sequence[slice]) -> Iterator[tuple[range, NDArray[Any]]]:
+def contiguous_runs(flat: NDArray[Any], cuts: Sequence[slice]) -> Iterator[tuple[range, NDArray[Any]]]:
     """Which of the cuts, and the entries from the first to the last of them; they hold until the next are asked for.
 
-    The cuts lie side by side, in order. They come in groups of about a slab, whether the entries lie in memory or in a
+    The cuts lie side by side, in order. They come in groups of about a tile, whether the entries lie in memory or in a
     file, so that what is summed group by group has the same bits.
     """
-    most, groups, first = slab_entries(flat.dtype), [0], 0
+    most, groups, first = stream_tile_entries(flat.dtype), [0], 0
     for number, cut in enumerate(cuts):
         if cut.stop - cuts[first].start > most and number > first:
             first = number
@@ -140,7 +140,9 @@ def stretches(flat: NDArray[Any], cuts: Sequence[slice]) -> Iterator[tuple[range
     numbers = [range(*edges) for edges in pairwise([*groups, len(cuts)])]
     wholes = [slice(cuts[some[0]].start, cuts[some[-1]].stop) for some in numbers]
     file = FileEntries.of(flat)
-    return zip(numbers, (flat[whole] for whole in wholes) if file is None else file.stretches(wholes), strict=True)
+    return zip(
+        numbers, (flat[whole] for whole in wholes) if file is None else file.contiguous_runs(wholes), strict=True
+    )
 
 
 class MatrixTile(NamedTuple):
@@ -152,29 +154,31 @@ class MatrixTile(NamedTuple):
 
 
 def matrix_tiles(matrix: NDArray[Any], most: int) -> Iterator[list[MatrixTile]]:
-    """Tiles of at most `most` entries, each side by side in memory, in that order, and in groups like `stretches`."""
+    """Yield groups of tiles of at most `most` entries, in memory order, grouped as by `contiguous_runs`."""
     rows, columns = matrix.shape
     wide = min(columns, most)
-    places = list(product(slabs(rows, -(-rows * wide // most)), slabs(columns, -(-columns // wide))))
-    cuts = [slice(row.start * columns + column.start, (row.stop - 1) * columns + column.stop) for row, column in places]
-    for some, entries in stretches(matrix.reshape(-1), cuts):
+    regions = list(product(split_evenly(rows, -(-rows * wide // most)), split_evenly(columns, -(-columns // wide))))
+    cuts = [
+        slice(row.start * columns + column.start, (row.stop - 1) * columns + column.stop) for row, column in regions
+    ]
+    for some, entries in contiguous_runs(matrix.reshape(-1), cuts):
         tiles, first = [], cuts[some[0]].start
         for number in some:
-            row, column = places[number]
+            row, column = regions[number]
             flat = entries[cuts[number].start - first : cuts[number].stop - first]
             tiles.append(MatrixTile(row, column, flat.reshape(-1, column.stop - column.start)))
         yield tiles
 
 
-def slab_entries(dtype: np.dtype[Any]) -> int:
-    """How many entries a slab should have."""
-    return max(1, SLAB_BYTES // dtype.itemsize)
+def stream_tile_entries(dtype: np.dtype[Any]) -> int:
+    """How many entries a tile should have."""
+    return max(1, STREAM_TILE_BYTES // dtype.itemsize)
 
 
-def slab_places(shape: tuple[int, int, int], most: int) -> Iterator[Place]:
-    """Cut before × inner × after into slabs of about `most` entries, in memory order.
+def stream_tile_regions(shape: tuple[int, int, int], most: int) -> Iterator[BlockRegion]:
+    """Cut before × inner × after into tiles of about `most` entries, in memory order.
 
-    Whole blocks, or rows of one block, or where rows are long, parts of a few rows: a slab is one run in the file, or a
+    Whole blocks, or rows of one block, or where rows are long, parts of a few rows: a tile is one run in the file, or a
     few long ones. Cuts inside of a block are where blocks of the sums begin.
     """
     before, inner, after = shape
@@ -239,7 +243,7 @@ def _reading(path: str, past_cache: bool) -> Iterator[Callable[[int, Bytes], Non
         rooms.put(_pages(READ_BYTES + 2 * PAGE))
 
     def read(offset: int, target: Bytes) -> None:
-        """Whole pages into a room of our own, since neither the entries nor their place need be at a multiple."""
+        """Whole pages into a room of our own, since neither the entries nor their region need be at a multiple."""
         room, before = rooms.get(), offset % PAGE
         wanted = before + len(target)
         try:

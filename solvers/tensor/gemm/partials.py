@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from sparse_ncp.solvers.tensor.jit import compiled
+from sparse_ncp.solvers.tensor.jit import jit
 from sparse_ncp.solvers.tensor.products import Array, Float64
 
 
-@compiled
+@jit
 def multiply_rows(A: Array, B: Array, first: int, out: Array) -> None:
     """out[a, b] ← A[first + a] ∗ B[b], for as many a as `out` has."""
     for a in range(out.shape[0]):
@@ -17,7 +17,7 @@ def multiply_rows(A: Array, B: Array, first: int, out: Array) -> None:
                 out[a, b, r] = A[first + a, r] * B[b, r]
 
 
-@compiled
+@jit
 def contract_second(partial: Array, weights: Array, first: int, out: Float64) -> None:
     """out[a] ← Σ_b partial[first + a, b] ∗ weights[b], for as many a as `out` has rows."""
     for a in range(out.shape[0]):
@@ -28,7 +28,7 @@ def contract_second(partial: Array, weights: Array, first: int, out: Float64) ->
                 total[r] += partial[first + a, b, r] * weights[b, r]
 
 
-@compiled
+@jit
 def contract_first(partial: Array, weights: Array, first: int, out: Float64) -> None:
     """out[b] ← Σ_a partial[a, first + b] ∗ weights[a], for as many b as `out` has rows."""
     out[:] = 0.0
@@ -38,7 +38,7 @@ def contract_first(partial: Array, weights: Array, first: int, out: Float64) -> 
                 out[b, r] += partial[a, first + b, r] * weights[a, r]
 
 
-def load(dtype: np.dtype[Any]) -> None:
+def precompile(dtype: np.dtype[Any]) -> None:
     """Compile, or read what was compiled before: for partial results of this precision, and for the next ones."""
     for kind in {dtype, np.dtype(np.float64)}:
         multiply_rows(np.zeros((0, 1), kind), np.zeros((0, 1), kind), 0, np.zeros((0, 0, 1), kind))

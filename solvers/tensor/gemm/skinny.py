@@ -1,6 +1,6 @@
 """The two large products by the thin kernel. The entries are read where they are, or streamed from their file.
 
-In both, a result is summed over its blocks in memory order, from slab to slab and whatever the threads share out: the
+In both, a result is summed over its blocks in memory order, from tile to tile and whatever the threads share out: the
 bits depend on the shape and the number of columns alone.
 """
 
@@ -13,25 +13,25 @@ import numpy as np
 
 from sparse_ncp.solvers.tensor.gemm.blocks import (
     SMALL,
+    BlockRegion,
     Blocks,
     Matricization,
-    Place,
-    Slab,
-    corner,
-    cuts,
-    lengths_of,
+    Tile,
+    origin,
+    region_shape,
     shifted,
-    whole_of,
+    split_by,
+    whole_region,
 )
 from sparse_ncp.solvers.tensor.gemm.out_of_core import (
     ALIGNED_COLUMNS,
     ALIGNED_ROWS,
     FileEntries,
-    slab_entries,
-    slabs_in_turn,
+    stream_tile_entries,
+    stream_tiles,
 )
 from sparse_ncp.solvers.tensor.products import Array, aligned, aligned_empty
-from sparse_ncp.solvers.tensor.threads import Threads, shrinking_slabs, slabs
+from sparse_ncp.solvers.tensor.threads import Threads, split_decreasing, split_evenly
 
 # A result with fewer rows than this is summed in sections, so that threads have something to share.
 FEW_ROWS, SECTIONS = 64, 16
@@ -44,7 +44,7 @@ QUICK = 1 << 22
 Side: TypeAlias = Literal["inner", "outer"]
 
 
-class Products(Protocol):
+class Gemm(Protocol):
     """The products with a tensor that is seen as before × inner × after; columns of weights and results come last."""
 
     dtype: np.dtype[Any]
@@ -56,7 +56,7 @@ class Products(Protocol):
     def contract_outer(self, weights: Array) -> Array:
         """Σ over the outer modes; weights is (before · after) × R, the result inner × R."""
 
-    def parts(self, columns: int, side: Side = "outer") -> list[Place]:
+    def parts(self, columns: int, side: Side = "outer") -> list[BlockRegion]:
         """Cut the outer or the inner modes, if a matrix with a row for each entry of them would be large."""
 
     def contracted_parts(self, weights: Array, side: Side = "outer") -> Iterator[Array]:
@@ -72,14 +72,14 @@ class Products(Protocol):
         """Column-wise Kronecker product: every row is a product of one row of each factor, last mode fastest."""
 
 
-def products_with(blocks: Blocks, threads: Threads) -> Products:
+def gemm_for(blocks: Blocks, threads: Threads) -> Gemm:
     """By the thin kernel where the processor has vectors, else by BLAS."""
     from sparse_ncp.solvers.tensor.gemm.codegen import VECTOR_BYTES  # numba: see methods/hals.py
 
-    return BlasProducts(blocks, threads) if VECTOR_BYTES is None else ThinProducts(blocks, threads)
+    return BlasGemm(blocks, threads) if VECTOR_BYTES is None else SkinnyGemm(blocks, threads)
 
 
-class InDoublePrecision(ABC):
+class Float64Partials(ABC):
     """Contractions inside a partial result, in double precision from there on."""
 
     def __init__(self, shape: tuple[int, int, int], dtype: np.dtype[Any], threads: Threads) -> None:
@@ -89,7 +89,7 @@ class InDoublePrecision(ABC):
         self._shape = shape
         self._threads = threads
         self.dtype = dtype
-        partials.load(dtype)
+        partials.precompile(dtype)
 
     @abstractmethod
     def contract_inner(self, weights: Array) -> Array: ...
@@ -97,9 +97,9 @@ class InDoublePrecision(ABC):
     @abstractmethod
     def contract_outer(self, weights: Array) -> Array: ...
 
-    def parts(self, columns: int, side: Side = "outer") -> list[Place]:
+    def parts(self, columns: int, side: Side = "outer") -> list[BlockRegion]:
         """All at once: BLAS rounds otherwise in every cut."""
-        return [whole_of(self._shape)]
+        return [whole_region(self._shape)]
 
     def contracted_parts(self, weights: Array, side: Side = "outer") -> Iterator[Array]:
         yield self.contract_inner(weights) if side == "outer" else self.contract_outer(weights)
@@ -114,7 +114,7 @@ class InDoublePrecision(ABC):
         rest = np.empty((partial.shape[1 if away_first else 0], weights.shape[1]))
         self._threads.each(
             lambda part: contract(partial, weights, part.start, rest[part]),
-            slabs(len(rest), min(partial.size // SMALL_PARTIAL, 2 * self._threads.count)),
+            split_evenly(len(rest), min(partial.size // SMALL_PARTIAL, 2 * self._threads.count)),
         )
         return rest
 
@@ -128,12 +128,12 @@ class InDoublePrecision(ABC):
         out = aligned_empty((len(A), *B.shape), A.dtype)
         self._threads.each(
             lambda part: self._partials.multiply_rows(A, B, part.start, out[part]),
-            slabs(len(A), min(out.size // SMALL_PARTIAL, 2 * self._threads.count)),
+            split_evenly(len(A), min(out.size // SMALL_PARTIAL, 2 * self._threads.count)),
         )
         return out.reshape(-1, B.shape[1])
 
 
-class BlasProducts(InDoublePrecision):
+class BlasGemm(Float64Partials):
     """Those of a `Matricization`."""
 
     unit = 1
@@ -149,7 +149,7 @@ class BlasProducts(InDoublePrecision):
         return _transposed(self._matrix.contract_outer(_transposed(weights)))
 
 
-class ThinProducts(InDoublePrecision):
+class SkinnyGemm(Float64Partials):
     """The thin kernel over all entries, on threads."""
 
     def __init__(self, blocks: Blocks, threads: Threads) -> None:
@@ -160,17 +160,17 @@ class ThinProducts(InDoublePrecision):
         self._entries = blocks.entries
         self._file = FileEntries.of(self._entries)
         self.unit = codegen.unit_of(blocks.dtype)
-        codegen.load(blocks.dtype)
+        codegen.precompile(blocks.dtype)
 
     def contract_inner(self, weights: Array) -> Array:
-        return self._contracted("inner", weights, whole_of(self._shape))
+        return self._contracted("inner", weights, whole_region(self._shape))
 
     def contract_outer(self, weights: Array) -> Array:
-        return self._contracted("outer", weights, whole_of(self._shape))
+        return self._contracted("outer", weights, whole_region(self._shape))
 
-    def parts(self, columns: int, side: Side = "outer") -> list[Place]:
-        """A part of such a matrix has about as many entries as a slab. No cut shows in the bits."""
-        (before, inner, after), most = self._shape, slab_entries(self.dtype) // columns
+    def parts(self, columns: int, side: Side = "outer") -> list[BlockRegion]:
+        """A part of such a matrix has about as many entries as a tile. No cut shows in the bits."""
+        (before, inner, after), most = self._shape, stream_tile_entries(self.dtype) // columns
         at_once, rows, wide = before, inner, after
         if side == "inner":
             rows = max(1, most // ALIGNED_ROWS) * ALIGNED_ROWS
@@ -178,8 +178,8 @@ class ThinProducts(InDoublePrecision):
             at_once = most // after
         else:
             at_once, wide = 1, max(1, most // ALIGNED_COLUMNS) * ALIGNED_COLUMNS
-        blocks, inside, beside = whole_of(self._shape)
-        return list(product(cuts(blocks, at_once), cuts(inside, rows), cuts(beside, wide)))
+        blocks, inside, beside = whole_region(self._shape)
+        return list(product(split_by(blocks, at_once), split_by(inside, rows), split_by(beside, wide)))
 
     def contracted_parts(self, weights: Array, side: Side = "outer") -> Iterator[Array]:
         for part in self.parts(weights.shape[1], side):
@@ -187,33 +187,33 @@ class ThinProducts(InDoublePrecision):
 
     def contract_parts(self, weights: Iterable[Array], columns: int, side: Side = "outer") -> Array:
         parts = self.parts(columns, side)
-        sums = self._sums(side, columns, whole_of(self._shape))
+        sums = self._sums(side, columns, whole_region(self._shape))
         weights = iter(weights)
         for part in parts:  # the weights of none are held while those of the next are formed
             self._contract(side, aligned(next(weights), self.dtype), part, sums)
         return total(sums)
 
-    def _contracted(self, side: Side, weights: Array, whole: Place) -> Array:
+    def _contracted(self, side: Side, weights: Array, whole: BlockRegion) -> Array:
         sums = self._sums(side, weights.shape[1], whole)
         self._contract(side, aligned(weights, self.dtype), whole, sums)
         return total(sums)
 
-    def _sums(self, side: Side, columns: int, whole: Place) -> Array:
-        """For what is left of a place when this side of it is contracted."""
-        before, inner, after = lengths_of(whole)
+    def _sums(self, side: Side, columns: int, whole: BlockRegion) -> Array:
+        """For what is left of a region when this side of it is contracted."""
+        before, inner, after = region_shape(whole)
         rows = before * after if side == "inner" else inner
         return _zeros((len(self._sections(side)), rows, columns), self.dtype)
 
-    def _contract(self, side: Side, weights: Array, whole: Place, sums: Array) -> None:
+    def _contract(self, side: Side, weights: Array, whole: BlockRegion, sums: Array) -> None:
         (self._contract_inner if side == "inner" else self._contract_outer)(weights, whole, sums)
 
-    def _contract_inner(self, weights: Array, whole: Place, sums: Array) -> None:
+    def _contract_inner(self, weights: Array, whole: BlockRegion, sums: Array) -> None:
         """For outer modes that lie side by side, added to the sums."""
         sections = self._sections("inner")
-        by_block = lengths_of(whole)[0] >= 2 * self._threads.count
+        by_block = region_shape(whole)[0] >= 2 * self._threads.count
 
-        def work(slab: Slab, place: Place) -> None:
-            blocks, rows, columns = place
+        def work(tile: Tile, region: BlockRegion) -> None:
+            blocks, rows, columns = region
 
             def piece(item: tuple[int, slice]) -> None:
                 section, part = item
@@ -221,21 +221,21 @@ class ThinProducts(InDoublePrecision):
                 b, a = (shifted(part, blocks), columns) if by_block else (blocks, shifted(part, columns))
                 if cut is not None:
                     first = cut.start - whole[1].start
-                    self._sum_across(slab, (b, cut, a), weights, first, sums[section], self._row(whole, b, a))
+                    self._sum_across(tile, (b, cut, a), weights, first, sums[section], self._row(whole, b, a))
 
             if by_block:
                 self._share(piece, len(sections), blocks, 1, weights.shape[1])
             else:
                 self._share(piece, len(sections), columns, self._kernel.ROWS, weights.shape[1])
 
-        self._each_slab(work, whole)
+        self._each_tile(work, whole)
 
-    def _contract_outer(self, weights: Array, whole: Place, sums: Array) -> None:
+    def _contract_outer(self, weights: Array, whole: BlockRegion, sums: Array) -> None:
         """For outer modes that lie side by side, added to the sums."""
         sections = self._sections("outer")
 
-        def work(slab: Slab, place: Place) -> None:
-            blocks, rows, columns = place
+        def work(tile: Tile, region: BlockRegion) -> None:
+            blocks, rows, columns = region
 
             def piece(item: tuple[int, slice]) -> None:
                 section, part = item
@@ -244,28 +244,28 @@ class ThinProducts(InDoublePrecision):
                     first = rows_part.start - whole[1].start
                     out = sums[section, first : first + rows_part.stop - rows_part.start]
                     row = self._row(whole, blocks, cut)
-                    self._sum_along(slab, (blocks, rows_part, cut), weights, row, out)
+                    self._sum_along(tile, (blocks, rows_part, cut), weights, row, out)
 
             self._share(piece, len(sections), rows, self._kernel.ROWS, weights.shape[1])
 
-        self._each_slab(work, whole)
+        self._each_tile(work, whole)
 
-    def _row(self, whole: Place, blocks: slice, columns: slice) -> int:
-        """Of weights or results for the outer modes of a place, the one that belongs to these."""
+    def _row(self, whole: BlockRegion, blocks: slice, columns: slice) -> int:
+        """Of weights or results for the outer modes of a region, the one that belongs to these."""
         row: int = (blocks.start - whole[0].start) * self._shape[2] + columns.start - whole[2].start
         return row
 
-    def _sum_across(self, slab: Slab, place: Place, weights: Array, first: int, out: Array, row: int) -> None:
-        """Add the sums over the inner modes of a place in a slab, with weights from `first` on, to rows of `out`."""
-        (b, i, a), (address, block_step, row_step) = place, _address(slab, place)
+    def _sum_across(self, tile: Tile, region: BlockRegion, weights: Array, first: int, out: Array, row: int) -> None:
+        """Add the sums over the inner modes of a region in a tile, with weights from `first` on, to rows of `out`."""
+        (b, i, a), (address, block_step, row_step) = region, _address(tile, region)
         self._kernel.sum_across(
             address, a.stop - a.start, row_step, i.stop - i.start, b.stop - b.start, block_step,
             weights, first, self.unit, out, row, self._shape[2],
         )  # fmt: skip
 
-    def _sum_along(self, slab: Slab, place: Place, weights: Array, row: int, out: Array) -> None:
-        """Add the sums over the outer modes of a place in a slab to `out`, with the weights from this row on."""
-        (b, i, a), (address, block_step, row_step) = place, _address(slab, place)
+    def _sum_along(self, tile: Tile, region: BlockRegion, weights: Array, row: int, out: Array) -> None:
+        """Add the sums over the outer modes of a region in a tile to `out`, with the weights from this row on."""
+        (b, i, a), (address, block_step, row_step) = region, _address(tile, region)
         self._kernel.sum_along(
             address, i.stop - i.start, row_step, a.stop - a.start, b.stop - b.start, block_step,
             weights, row, self._shape[2], self._kernel.block_along(weights.shape[1]), self.unit, out,
@@ -279,7 +279,7 @@ class ThinProducts(InDoublePrecision):
             rows, depth, block = inner, after, self._kernel.ALONG
         blocks = -(-depth // block)
         count = 1 if rows >= FEW_ROWS or self._entries.size <= SMALL else SECTIONS
-        return [slice(part.start * block, min(depth, part.stop * block)) for part in slabs(blocks, count)]
+        return [slice(part.start * block, min(depth, part.stop * block)) for part in split_evenly(blocks, count)]
 
     def _share(
         self, piece: Callable[[tuple[int, slice]], None], sections: int, rows: slice, unit: int, columns: int
@@ -287,19 +287,19 @@ class ThinProducts(InDoublePrecision):
         """Every section of every part of the rows, counted from the first; parts are cut at multiples of `unit`."""
         count = rows.stop - rows.start
         alone = sections > 1 or self._entries.size * columns <= QUICK or self._threads.count == 1
-        parts = [slice(0, count)] if alone else shrinking_slabs(count, self._threads.count, unit)
+        parts = [slice(0, count)] if alone else split_decreasing(count, self._threads.count, unit)
         self._threads.each(piece, product(range(sections), parts))
 
-    def _each_slab(self, work: Callable[[Slab, Place], None], whole: Place) -> None:
-        for slab, place in slabs_in_turn(self._entries, self._file, whole):
-            work(slab, place)
+    def _each_tile(self, work: Callable[[Tile, BlockRegion], None], whole: BlockRegion) -> None:
+        for tile, region in stream_tiles(self._entries, self._file, whole):
+            work(tile, region)
 
 
-def _address(slab: Slab, place: Place) -> tuple[int, int, int]:
-    """Where a place begins in memory, and the steps between its blocks and rows, in entries."""
-    (before, inner, after), (_, rows, columns) = corner(slab, place), slab.entries.shape
+def _address(tile: Tile, region: BlockRegion) -> tuple[int, int, int]:
+    """Where a region begins in memory, and the steps between its blocks and rows, in entries."""
+    (before, inner, after), (_, rows, columns) = origin(tile, region), tile.entries.shape
     offset = (before * rows + inner) * columns + after
-    return slab.entries.ctypes.data + offset * slab.entries.itemsize, rows * columns, columns
+    return tile.entries.ctypes.data + offset * tile.entries.itemsize, rows * columns, columns
 
 
 def _for_kernels(A: Array) -> Array:

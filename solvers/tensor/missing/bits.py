@@ -5,12 +5,12 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.gemm.blocks import SMALL, Split, cuts, whole_of
-from sparse_ncp.solvers.tensor.gemm.out_of_core import FileEntries, slabs_in_turn
-from sparse_ncp.solvers.tensor.gemm.skinny import FEW_ROWS, SECTIONS, InDoublePrecision, total
+from sparse_ncp.solvers.tensor.gemm.blocks import SMALL, Split, split_by, whole_region
+from sparse_ncp.solvers.tensor.gemm.out_of_core import FileEntries, stream_tiles
+from sparse_ncp.solvers.tensor.gemm.skinny import FEW_ROWS, SECTIONS, Float64Partials, total
 from sparse_ncp.solvers.tensor.missing.masked import Mask, MaskedBlocks
 from sparse_ncp.solvers.tensor.products import Array
-from sparse_ncp.solvers.tensor.threads import Threads, slabs
+from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
 # Rows and columns that are packed at a time: a multiple of 8.
 PACKED = 256
@@ -18,7 +18,7 @@ PACKED = 256
 WORD, ROWS = 32, 128
 
 
-class BitProducts(InDoublePrecision):
+class BitGemm(Float64Partials):
     """The products with a tensor of ones (observed) and zeros (missing), from its bits.
 
     These are kept twice, along the inner modes and along those after them, as either product sums over its own. Both
@@ -36,11 +36,14 @@ class BitProducts(InDoublePrecision):
         before, inner, after = ones.shape
         inner_bits = np.zeros((before, after, 4 * -(-inner // WORD)), np.uint8)
         after_bits = np.zeros((before, inner, 4 * -(-after // WORD)), np.uint8)
-        read = slabs_in_turn(ones.entries, FileEntries.of(ones.entries), whole_of(ones.entries.shape))
-        for slab, (blocks, rows, columns) in read:  # cut at multiples of 8, too
-            for b, i, a in product(cuts(blocks, 1), cuts(rows, PACKED), cuts(columns, PACKED)):
-                seen = ones.tile((b, i, a), slab)[0] > 0
-                bits = np.packbits(seen, axis=0, bitorder="little").T, np.packbits(seen, axis=1, bitorder="little")
+        read = stream_tiles(ones.entries, FileEntries.of(ones.entries), whole_region(ones.entries.shape))
+        for tile, (blocks, rows, columns) in read:  # cut at multiples of 8, too
+            for b, i, a in product(split_by(blocks, 1), split_by(rows, PACKED), split_by(columns, PACKED)):
+                observed = ones.read((b, i, a), tile)[0] > 0
+                bits = (
+                    np.packbits(observed, axis=0, bitorder="little").T,
+                    np.packbits(observed, axis=1, bitorder="little"),
+                )
                 inner_bits[b.start, a, i.start // 8 : i.start // 8 + bits[0].shape[1]] = bits[0]
                 after_bits[b.start, i, a.start // 8 : a.start // 8 + bits[1].shape[1]] = bits[1]
         self._inner_bits, self._after_bits = (
@@ -60,7 +63,7 @@ class BitProducts(InDoublePrecision):
         _, rows, length = bits.shape
         weights = np.require(weights, np.float64, ["C", "W"])  # else the kernel would be compiled once more
         few = rows < FEW_ROWS and WORD * bits.size > SMALL
-        sections = list(slabs(length, SECTIONS if few else 1))
+        sections = list(split_evenly(length, SECTIONS if few else 1))
         sums = np.zeros((len(sections), rows, weights.shape[2]))
 
         def piece(item: tuple[int, slice]) -> None:
@@ -70,5 +73,5 @@ class BitProducts(InDoublePrecision):
                 self._sum_where(own[part, words], summed[WORD * words.start : WORD * words.stop], sums[section, part])
 
         pieces = 1 if self._threads.count == 1 else min(2 * self._threads.count, -(-rows // ROWS))
-        self._threads.each(piece, product(range(len(sections)), list(slabs(rows, pieces))))
+        self._threads.each(piece, product(range(len(sections)), list(split_evenly(rows, pieces))))
         return total(sums)

@@ -2,23 +2,23 @@
 
 import numpy as np
 
-from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Place, Slab, corner
-from sparse_ncp.solvers.tensor.gemm.skinny import BlasProducts, Products, ThinProducts, products_with
+from sparse_ncp.solvers.tensor.gemm.blocks import BlockRegion, Blocks, Tile, origin
+from sparse_ncp.solvers.tensor.gemm.skinny import BlasGemm, Gemm, SkinnyGemm, gemm_for
 from sparse_ncp.solvers.tensor.missing.masked import MaskedBlocks
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.threads import Threads
 
 
-def products_over_observed(blocks: Blocks, threads: Threads) -> Products:
+def gemm_over_observed(blocks: Blocks, threads: Threads) -> Gemm:
     """The products with a tensor, complete or not: by the thin kernel where the processor has vectors, else by BLAS."""
     from sparse_ncp.solvers.tensor.gemm.codegen import VECTOR_BYTES  # numba: see methods/hals.py
 
     if not isinstance(blocks, MaskedBlocks):
-        return products_with(blocks, threads)
-    return BlasProducts(blocks, threads) if VECTOR_BYTES is None else ObservedProducts(blocks, threads)
+        return gemm_for(blocks, threads)
+    return BlasGemm(blocks, threads) if VECTOR_BYTES is None else ObservedGemm(blocks, threads)
 
 
-class ObservedProducts(ThinProducts):
+class ObservedGemm(SkinnyGemm):
     """The same over the observed entries: runs of entries are copied on their way, with zeros where one is missing.
 
     The sums are those of the tensor with zeros there, to the bit.
@@ -26,25 +26,25 @@ class ObservedProducts(ThinProducts):
 
     def __init__(self, blocks: MaskedBlocks, threads: Threads) -> None:
         super().__init__(blocks, threads)
-        self._seen, self._places = blocks.seen, blocks.places
+        self._observed, self._places = blocks.observed, blocks.places
         nothing = (slice(0, 0),) * 3
         weights = np.zeros((0, self.unit), self.dtype)
         for entries in [self._entries] + ([] if self._file is None else [np.empty((0, 0, 0), self.dtype)]):  # compiles
-            self._sum_across(Slab(nothing, entries), nothing, weights, 0, weights, 0)
-            self._sum_along(Slab(nothing, entries), nothing, weights, 0, weights)
+            self._sum_across(Tile(nothing, entries), nothing, weights, 0, weights, 0)
+            self._sum_along(Tile(nothing, entries), nothing, weights, 0, weights)
 
-    def _sum_across(self, slab: Slab, place: Place, weights: Array, first: int, out: Array, row: int) -> None:
-        b, i, a = place
+    def _sum_across(self, tile: Tile, region: BlockRegion, weights: Array, first: int, out: Array, row: int) -> None:
+        b, i, a = region
         self._kernel.sum_observed_across(
-            slab.entries, corner(slab, place), (b.start, i.start, a.start),
-            a.stop - a.start, i.stop - i.start, b.stop - b.start, self._seen, self._places,
+            tile.entries, origin(tile, region), (b.start, i.start, a.start),
+            a.stop - a.start, i.stop - i.start, b.stop - b.start, self._observed, self._places,
             weights, first, self.unit, out, row, self._shape[2],
         )  # fmt: skip
 
-    def _sum_along(self, slab: Slab, place: Place, weights: Array, row: int, out: Array) -> None:
-        b, i, a = place
+    def _sum_along(self, tile: Tile, region: BlockRegion, weights: Array, row: int, out: Array) -> None:
+        b, i, a = region
         self._kernel.sum_observed_along(
-            slab.entries, corner(slab, place), (b.start, i.start, a.start),
-            i.stop - i.start, a.stop - a.start, b.stop - b.start, self._seen, self._places,
+            tile.entries, origin(tile, region), (b.start, i.start, a.start),
+            i.stop - i.start, a.stop - a.start, b.stop - b.start, self._observed, self._places,
             weights, row, self._shape[2], self._kernel.block_along(weights.shape[1]), self.unit, out,
         )  # fmt: skip

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from sparse_ncp.solvers.tensor.dimension_tree import DimensionTree
 from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, best_split
-from sparse_ncp.solvers.tensor.gemm.skinny import products_with
-from sparse_ncp.solvers.tensor.missing.bits import BitProducts
+from sparse_ncp.solvers.tensor.gemm.skinny import gemm_for
+from sparse_ncp.solvers.tensor.missing.bits import BitGemm
 from sparse_ncp.solvers.tensor.missing.masked import Mask
 from sparse_ncp.solvers.tensor.missing.pattern import Pattern
 from sparse_ncp.solvers.tensor.products import Array, Float64, gram, hadamard
 from sparse_ncp.solvers.tensor.protocol import Gram, Modes, Partial
-from sparse_ncp.solvers.tensor.scan import boxes
-from sparse_ncp.solvers.tensor.threads import Threads, slabs
+from sparse_ncp.solvers.tensor.scan import split_into_regions
+from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
 # A difference that leaves less than this share has lost too many digits: the row's entries are then summed directly.
 CANCELLED = 1e-3
@@ -32,7 +32,7 @@ SMALL_SHARE = 1 / 16
 ROWS = 64
 
 
-class Complete:
+class CompleteGrams:
     """Every entry is observed."""
 
     def __init__(self, order: int) -> None:
@@ -138,7 +138,7 @@ class RowGrams:
         def piece(part: slice) -> None:
             self._unpack_pairs(packed[part], times, rows[part])
 
-        self._threads.each(piece, slabs(len(rows), -(-len(rows) // ROWS)))
+        self._threads.each(piece, split_evenly(len(rows), -(-len(rows) // ROWS)))
         return rows
 
     def _swept(self, modes: Modes | None) -> Modes:
@@ -191,7 +191,7 @@ class _Listed:
             for row in np.flatnonzero((left < CANCELLED * whole).any(axis=1)):
                 H[row] = self._summed(mode, part.start + row, stacked)
 
-        self._threads.each(piece, slabs(len(rows), -(-len(rows) // ROWS)))
+        self._threads.each(piece, split_evenly(len(rows), -(-len(rows) // ROWS)))
         return rows
 
     def _summed(self, mode: int, index: int, stacked: Float64) -> Float64:
@@ -201,9 +201,9 @@ class _Listed:
         shape, axis = list(self._mask.stored.shape), self._modes.index(mode)
         shape[axis] = 1
         in_order, total = np.argsort(self._modes), np.zeros((stacked.shape[1],) * 2)
-        for box in boxes(shape):
-            starts = [index if other == axis else part.start or 0 for other, part in enumerate(box)]
-            cut = (*box[:axis], slice(index, index + 1), *box[axis + 1 :])
+        for region in split_into_regions(shape):
+            starts = [index if other == axis else part.start or 0 for other, part in enumerate(region)]
+            cut = (*region[:axis], slice(index, index + 1), *region[axis + 1 :])
             places = (np.argwhere(~self._mask.missing(cut)) + starts).astype(np.int32)[:, in_order]
             part = np.empty((1, *total.shape))
             every, ends = np.arange(len(places), dtype=np.int32), np.array([0, len(places)])
@@ -217,16 +217,16 @@ def _tree(mask: Mask, modes: Modes, pattern: Pattern, threads: Threads) -> Dimen
     if pattern.missing is None:
         split = best_split(mask.stored.shape)
         shape = tuple(mask.stored.shape[modes.index(mode)] for mode in range(len(modes)))
-        return DimensionTree(shape, modes, split, BitProducts(mask, split, threads))
+        return DimensionTree(shape, modes, split, BitGemm(mask, split, threads))
     if not pattern.missing.any():
         return None
-    seen = np.squeeze(~pattern.missing, axis=pattern.shared)
-    split = best_split(seen.shape)
-    small = SMALL_SHARE * mask.stored.size >= seen.size
-    numbers = seen.astype(np.float64) if small else None
+    observed = np.squeeze(~pattern.missing, axis=pattern.shared)
+    split = best_split(observed.shape)
+    small = SMALL_SHARE * mask.stored.size >= observed.size
+    numbers = observed.astype(np.float64) if small else None
     products = (
-        BitProducts(Mask(seen, seen), split, threads)
+        BitGemm(Mask(observed, observed), split, threads)
         if numbers is None
-        else products_with(Blocks(numbers, split), threads)
+        else gemm_for(Blocks(numbers, split), threads)
     )
-    return DimensionTree(seen.shape, tuple(range(seen.ndim)), split, products)
+    return DimensionTree(observed.shape, tuple(range(observed.ndim)), split, products)

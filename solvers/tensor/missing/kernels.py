@@ -9,7 +9,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.jit import compiled
+from sparse_ncp.solvers.tensor.jit import jit
 from sparse_ncp.solvers.tensor.products import Array, Float64
 
 # Columns of a table of sums, and rows of bits that it serves: enough for it to pay, and both in the first-level cache.
@@ -21,27 +21,27 @@ I64 = ir.IntType(64)
 Value: TypeAlias = Any  # of llvmlite, which is not typed
 
 
-@compiled
+@jit
 def fill_tile(
     flat: Array,
-    corner: tuple[int, int, int],
+    origin: tuple[int, int, int],
     inner: int,
     after: int,
-    seen: NDArray[np.bool_],
+    observed: NDArray[np.bool_],
     rows: tuple[NDArray[np.intp], NDArray[np.intp]],
     counts: bool,
     out: Array,
 ) -> None:
-    """The tile of before × `inner` × `after` entries from a corner on: zero where an entry is missing.
+    """The tile of before × `inner` × `after` entries from an origin on: zero where an entry is missing.
 
-    An entry is missing if it is NaN, or not `seen`: the rows (before and inner) of that array are found through two
+    An entry is missing if it is NaN, or not `observed`: the rows (before and inner) of that array are found through two
     lists of places, its columns are those of the tile, or a single one for all. Entries count as 1 if `counts`.
     """
     for b in range(out.shape[0]):
         for i in range(out.shape[1]):
-            start = ((corner[0] + b) * inner + corner[1] + i) * after + corner[2]
+            start = ((origin[0] + b) * inner + origin[1] + i) * after + origin[2]
             entries, tile = flat[start : start + out.shape[2]], out[b, i]
-            row = seen[rows[0][b], rows[1][i]]
+            row = observed[rows[0][b], rows[1][i]]
             if len(row) > 1 and counts:
                 for a in range(len(tile)):
                     tile[a] = 1.0 if row[a] and entries[a] == entries[a] else 0.0
@@ -58,7 +58,7 @@ def fill_tile(
                     tile[a] = entries[a] if entries[a] == entries[a] else 0.0
 
 
-@compiled
+@jit
 def multiply_pairs(A: Float64, out: Float64) -> None:
     """The products of the columns r ≤ s of A, side by side."""
     for i in range(len(A)):
@@ -69,7 +69,7 @@ def multiply_pairs(A: Float64, out: Float64) -> None:
                 place += 1
 
 
-@compiled
+@jit
 def unpack_pairs(packed: Float64, common: Float64, out: Float64) -> None:
     """Symmetric matrices from their entries r ≤ s, which are rows of `packed`, each times another symmetric matrix."""
     rank = common.shape[0]
@@ -84,7 +84,7 @@ def unpack_pairs(packed: Float64, common: Float64, out: Float64) -> None:
                 matrix[r, s] = matrix[s, r]
 
 
-@compiled
+@jit
 def add_products(
     places: NDArray[np.int32],
     order: NDArray[np.int32],
@@ -170,7 +170,7 @@ _fill_table: Any = intrinsic(_table)
 _add_chosen: Any = intrinsic(_chosen)
 
 
-@compiled
+@jit
 def _aligned(rows: int) -> Float64:
     """An array of rows that begin with a line of the cache: a vector over two lines takes two loads."""
     line = 64 // 8
@@ -179,7 +179,7 @@ def _aligned(rows: int) -> Float64:
     return room[first : first + rows * WIDTH].reshape((rows, WIDTH))
 
 
-@compiled
+@jit
 def sum_where(bits: NDArray[np.uint32], weights: Float64, out: Float64) -> None:
     """out[o] += Σ weights[s] over those s whose bit is set in row o.
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Place, Slab, Split, block_sizes, corner, cuts
+from sparse_ncp.solvers.tensor.gemm.blocks import BlockRegion, Blocks, Split, Tile, block_sizes, origin, split_by
 from sparse_ncp.solvers.tensor.products import Array
-from sparse_ncp.solvers.tensor.scan import Booleans, Box, part_of
+from sparse_ncp.solvers.tensor.scan import Booleans, Region, mask_region
 
 # Entries of one tile, which stays in a cache: fewer would save little, and every tile costs two calls.
 TILE = 1 << 17
@@ -30,12 +30,12 @@ class Mask:
 
     def __init__(self, stored: NDArray[Any], given: Booleans | None) -> None:
         self.stored = np.asarray(stored)
-        self.given = given
+        self.observed = given
 
-    def missing(self, box: Box, entries: NDArray[Any] | None = None) -> Booleans:
+    def missing(self, box: Region, entries: NDArray[Any] | None = None) -> Booleans:
         """Where the entries of a box, which may have been read before, are missing."""
         missing: Booleans = np.isnan(self.stored[box] if entries is None else entries)
-        return missing if self.given is None else np.logical_or(missing, ~part_of(self.given, box))
+        return missing if self.observed is None else np.logical_or(missing, ~mask_region(self.observed, box))
 
 
 class MaskedBlocks(Blocks):
@@ -49,26 +49,26 @@ class MaskedBlocks(Blocks):
         self.dtype: np.dtype[Any] = np.dtype(np.float64) if counts else mask.stored.dtype
         self._counts = counts
         self.entries = mask.stored.reshape(self.shape)
-        self._whole = Slab(self._resolved((slice(None),) * 3), self.entries)
-        self.seen, self.places = _by_blocks(mask, split)
+        self._whole = Tile(self._resolved((slice(None),) * 3), self.entries)
+        self.observed, self.places = _by_blocks(mask, split)
         for columns in (slice(0, 1), slice(None)):  # compiles for both kinds of rows, so that no sweep waits for it
-            place = self._resolved((slice(0, 1), slice(0, 1), columns))
+            region = self._resolved((slice(0, 1), slice(0, 1), columns))
             for kind in {counts, True}:
-                self._tile(place, kind)
+                self._tile(region, kind)
                 if not self.entries.flags.writeable:  # what is read from its file can be written to
-                    self._tile(place, kind, Slab(place, np.zeros(_lengths(place), self.entries.dtype)))
+                    self._tile(region, kind, Tile(region, np.zeros(_lengths(region), self.entries.dtype)))
 
-    def tile(self, place: Place, slab: Slab | None = None) -> Array:
-        return self._tile(self._resolved(place), self._counts, slab)
+    def read(self, region: BlockRegion, source: Tile | None = None) -> Array:
+        return self._tile(self._resolved(region), self._counts, source)
 
-    def residual(self, place: Place, entries: Array, model: Array) -> Array:
-        cut = self._resolved(place)
-        slab = Slab(cut, entries.reshape(_lengths(cut)))
-        difference: Array = self._tile(cut, False, slab) - self._tile(cut, True, slab) * model
+    def residual(self, region: BlockRegion, entries: Array, model: Array) -> Array:
+        cut = self._resolved(region)
+        source = Tile(cut, entries.reshape(_lengths(cut)))
+        difference: Array = self._tile(cut, False, source) - self._tile(cut, True, source) * model
         return difference
 
-    def times(self, weights: Array, place: Place, out: Array | None = None) -> Array:
-        before, inner, after = self._resolved(place)
+    def times(self, weights: Array, region: BlockRegion, out: Array | None = None) -> Array:
+        before, inner, after = self._resolved(region)
         if out is None:
             out = np.empty((_length(before), len(weights), _length(after)), self.dtype)
         room = _Room(self.dtype)
@@ -91,22 +91,22 @@ class MaskedBlocks(Blocks):
             room.add(part, weights[:, _from(a, after)], tile[0].T, is_first=a.start == after.start)
         return out
 
-    def _resolved(self, place: Place) -> Place:
-        before, inner, after = (slice(*cut.indices(length)) for cut, length in zip(place, self.shape, strict=True))
+    def _resolved(self, region: BlockRegion) -> BlockRegion:
+        before, inner, after = (slice(*cut.indices(length)) for cut, length in zip(region, self.shape, strict=True))
         return before, inner, after
 
-    def _tile(self, place: Place, counts: bool, slab: Slab | None = None) -> Array:
-        tile = np.empty(_lengths(place), np.float64 if counts else self.entries.dtype)
-        self._fill(place, counts, tile, slab)
+    def _tile(self, region: BlockRegion, counts: bool, source: Tile | None = None) -> Array:
+        tile = np.empty(_lengths(region), np.float64 if counts else self.entries.dtype)
+        self._fill(region, counts, tile, source)
         return tile
 
-    def _fill(self, place: Place, counts: bool, tile: Array, slab: Slab | None = None) -> None:
-        """The tile of a place, from a slab that it lies in or from all entries."""
-        slab = slab or self._whole
-        before, inner, after = place
-        seen = self.seen if self.seen.shape[2] == 1 else self.seen[:, :, after]
-        rows, (_, height, width) = (self.places[0][before], self.places[1][inner]), slab.entries.shape
-        self._fill_tile(slab.entries.reshape(-1), corner(slab, place), height, width, seen, rows, counts, tile)
+    def _fill(self, region: BlockRegion, counts: bool, tile: Array, source: Tile | None = None) -> None:
+        """The tile of a region, from a source that it lies in or from all entries."""
+        source = source or self._whole
+        before, inner, after = region
+        observed = self.observed if self.observed.shape[2] == 1 else self.observed[:, :, after]
+        rows, (_, height, width) = (self.places[0][before], self.places[1][inner]), source.entries.shape
+        self._fill_tile(source.entries.reshape(-1), origin(source, region), height, width, observed, rows, counts, tile)
 
 
 class _Room:
@@ -115,8 +115,8 @@ class _Room:
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self._tile, self._product = np.empty(TILE, dtype), np.empty(0, dtype)
 
-    def tile(self, place: Place) -> Array:
-        lengths = _lengths(place)
+    def tile(self, region: BlockRegion) -> Array:
+        lengths = _lengths(region)
         return self._tile[: lengths[0] * lengths[1] * lengths[2]].reshape(lengths)
 
     def add(self, part: Array, weights: Array, tile: Array, is_first: bool) -> None:
@@ -134,32 +134,32 @@ class _Room:
 def _by_blocks(mask: Mask, split: Split) -> tuple[Booleans, tuple[NDArray[np.intp], NDArray[np.intp]]]:
     """The given mask as before × inner × after, shorter where it is the same all along, and the places of its rows."""
     lengths = mask.stored.shape
-    given = np.ones((1,) * len(lengths), bool) if mask.given is None else mask.given
+    given = np.ones((1,) * len(lengths), bool) if mask.observed is None else mask.observed
     if math.prod(given.shape[split.stop :]) > 1:  # else one value serves a whole row
         given = np.broadcast_to(given, given.shape[: split.stop] + lengths[split.stop :])
-    seen = np.ascontiguousarray(given).reshape(block_sizes(given.shape, split))
-    return seen, (
+    observed = np.ascontiguousarray(given).reshape(block_sizes(given.shape, split))
+    return observed, (
         _places(lengths[: split.start], given.shape),
         _places(lengths[slice(*split)], given.shape[split.start :]),
     )
 
 
 def _places(lengths: tuple[int, ...], shorter: tuple[int, ...]) -> NDArray[np.intp]:
-    """For every index of modes of these lengths, in C order, the place in an array that has length 1 in some."""
-    place = np.zeros((), np.intp)
+    """For every index of modes of these lengths, in C order, the region in an array that has length 1 in some."""
+    region = np.zeros((), np.intp)
     for length, ours in zip(lengths, shorter, strict=False):
         steps = np.arange(length) if ours > 1 else np.zeros(length, np.intp)
-        place = place[..., None] * ours + steps
-    return place.reshape(-1)
+        region = region[..., None] * ours + steps
+    return region.reshape(-1)
 
 
-def _tiles(place: Place, longest_row: int) -> Iterator[Place]:
-    """Cut a place into tiles, by its lengths alone; those that are summed into the same part come in order."""
-    before, inner, after = place
+def _tiles(region: BlockRegion, longest_row: int) -> Iterator[BlockRegion]:
+    """Cut a region into tiles, by its lengths alone; those that are summed into the same part come in order."""
+    before, inner, after = region
     columns = min(_length(after), longest_row)
     rows = min(_length(inner), max(1, TILE // columns))
     blocks = max(1, TILE // (columns * rows))
-    for b, a, i in product(cuts(before, blocks), cuts(after, columns), cuts(inner, rows)):
+    for b, a, i in product(split_by(before, blocks), split_by(after, columns), split_by(inner, rows)):
         yield b, i, a
 
 
@@ -171,6 +171,6 @@ def _length(part: slice) -> int:
     return int(part.stop - part.start)
 
 
-def _lengths(place: Place) -> tuple[int, int, int]:
-    before, inner, after = place
+def _lengths(region: BlockRegion) -> tuple[int, int, int]:
+    before, inner, after = region
     return before.stop - before.start, inner.stop - inner.start, after.stop - after.start

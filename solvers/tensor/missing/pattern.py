@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.gemm.out_of_core import stretches
+from sparse_ncp.solvers.tensor.gemm.out_of_core import contiguous_runs
 from sparse_ncp.solvers.tensor.missing.masked import Mask
 from sparse_ncp.solvers.tensor.protocol import Modes
-from sparse_ncp.solvers.tensor.scan import Booleans, Box, boxes_in_turn
-from sparse_ncp.solvers.tensor.threads import Threads, slabs
+from sparse_ncp.solvers.tensor.scan import Booleans, Region, regions_with_entries
+from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
 # The list takes eight bytes per entry and mode, so it may have this share of the entries at most.
 LONGEST_LIST = 1 / 32
@@ -71,21 +71,21 @@ def _survey(mask: Mask, threads: Threads) -> tuple[list[Booleans], list[NDArray[
     shape = mask.stored.shape
     along = [np.ones((*shape[:axis], 1, *shape[axis + 1 :]), bool) for axis in range(len(shape))]
 
-    def look(group: Sequence[tuple[Box, NDArray[Any]]]) -> list[NDArray[np.int64]]:
+    def look(group: Sequence[tuple[Region, NDArray[Any]]]) -> list[NDArray[np.int64]]:
         counts = [np.zeros(length, np.int64) for length in shape]
-        for box, entries in group:
-            missing = mask.missing(box, entries)
-            for axis, cut in enumerate(box):
+        for region, entries in group:
+            missing = mask.missing(region, entries)
+            for axis, cut in enumerate(region):
                 others = tuple(other for other in range(len(shape)) if other != axis)
                 counts[axis][cut] += missing.size // missing.shape[axis] - missing.sum(axis=others)
-                part = along[axis][(*box[:axis], slice(None), *box[axis + 1 :])]
+                part = along[axis][(*region[:axis], slice(None), *region[axis + 1 :])]
                 # Only ever from true to false, so that threads may meet here in any order.
                 np.copyto(part, False, where=~missing.all(axis=axis, keepdims=True))
         return counts
 
     total = [np.zeros(length, np.int64) for length in shape]
-    for group in boxes_in_turn(mask.stored, stretches):
-        for part in threads.each(look, [group[some] for some in slabs(len(group), GROUPS)]):
+    for group in regions_with_entries(mask.stored, contiguous_runs):
+        for part in threads.each(look, [group[some] for some in split_evenly(len(group), GROUPS)]):
             for axis, counts in enumerate(part):
                 total[axis] += counts
     return along, total
@@ -112,9 +112,11 @@ def _exceptions(mask: Mask, missing: Booleans | None) -> NDArray[np.int32]:
     if missing is None:
         return np.empty((0, len(shape)), np.int32)
     found = []
-    for box, entries in chain.from_iterable(boxes_in_turn(mask.stored, stretches)):
-        cut: Box = tuple(slice(None) if length == 1 else part for length, part in zip(missing.shape, box, strict=True))
-        places = np.argwhere(mask.missing(box, entries) & ~missing[cut])
+    for region, entries in chain.from_iterable(regions_with_entries(mask.stored, contiguous_runs)):
+        cut: Region = tuple(
+            slice(None) if length == 1 else part for length, part in zip(missing.shape, region, strict=True)
+        )
+        places = np.argwhere(mask.missing(region, entries) & ~missing[cut])
         if len(places):
-            found.append((places + [part.start or 0 for part in box]).astype(np.int32))
+            found.append((places + [part.start or 0 for part in region]).astype(np.int32))
     return np.concatenate(found) if found else np.empty((0, len(shape)), np.int32)

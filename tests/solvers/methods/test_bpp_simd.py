@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_ncp.solvers.kernels.bpp_simd import exchange, pivoting_rows
-from sparse_ncp.solvers.kernels.nnls import active_set_rows, pivoting_one_by_one
+from sparse_ncp.solvers.kernels.bpp_simd import bpp_rows, exchange
+from sparse_ncp.solvers.kernels.nnls import active_set_rows, bpp_one_by_one
 from sparse_ncp.solvers.tensor.products import Float64
 
 
@@ -59,7 +59,7 @@ def test_rows_that_would_take_very_many_rounds_are_solved_too() -> None:
     Q, C = unit_diagonal(L @ L.T), np.tile(1 / scale, (len(start), 1))
     out = np.empty(C.shape)
     assert 0 < len(exchange(start, C, Q, out)) < len(start)
-    pivoting_rows(start, C, Q, out)
+    bpp_rows(start, C, Q, out)
     np.testing.assert_allclose(out, active_set(start, C, Q), atol=1e-9)
 
 
@@ -69,6 +69,6 @@ def test_few_passive_of_many_variables_go_one_row_after_the_other(own: bool) -> 
     start, C, Q = problem(0, 70, 9, own)
     start[:, 3:] = 0
     out, alone = np.empty(C.shape), np.empty(C.shape)
-    pivoting_rows(start, C, Q, out)
-    pivoting_one_by_one(start, C, Q, alone)
+    bpp_rows(start, C, Q, out)
+    bpp_one_by_one(start, C, Q, alone)
     assert out.tobytes() == alone.tobytes()

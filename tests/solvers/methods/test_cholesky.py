@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_ncp.solvers.kernels.cholesky import factorised, solve_rows
-from sparse_ncp.solvers.kernels.regularise import make_definite
+from sparse_ncp.solvers.kernels.cholesky import ldl_factors, solve_rows
+from sparse_ncp.solvers.kernels.regularise import regularise
 from sparse_ncp.solvers.tensor.products import Float64
 from sparse_ncp.solvers.tensor.threads import Threads
 
@@ -21,8 +21,8 @@ def problem(seed: int, rank: int, count: int) -> tuple[Float64, Float64, Float64
 def test_the_rows_solve_their_equations(seed: int, rank: int, count: int) -> None:
     A, Q, C = problem(seed, rank, count)
     with Threads(1) as pool:
-        quadratic = make_definite(A, Q, C)
-        solution = make_definite(A, Q, C).solve(pool) * quadratic.scale
+        quadratic = regularise(A, Q, C)
+        solution = regularise(A, Q, C).solve(pool) * quadratic.scale
     # Backward stable: what is left of the equations is rounding of their terms.
     terms = abs(quadratic.C) + abs(solution) @ abs(quadratic.Q)
     assert (abs(solution @ quadratic.Q - quadratic.C) <= 1e-13 * rank * terms.max()).all()
@@ -31,7 +31,7 @@ def test_the_rows_solve_their_equations(seed: int, rank: int, count: int) -> Non
 @pytest.mark.parametrize("rank", [1, 7, 8, 20, 41])
 def test_a_row_has_the_same_bits_whatever_its_neighbours(rank: int) -> None:
     A, Q, C = problem(rank, rank, 50)
-    factors, together = factorised(Q), np.empty(C.shape)
+    factors, together = ldl_factors(Q), np.empty(C.shape)
     solve_rows(A, C, factors, together)
     for rows in ([3], [49, 3], [*range(3, 22)]):
         out = np.empty((len(rows), rank))

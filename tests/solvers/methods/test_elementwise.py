@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_ncp.solvers.kernels.elementwise import carry_on, squares_and_sums
+from sparse_ncp.solvers.kernels.elementwise import extrapolate_factor, squares_and_sums
 
 shapes = st.tuples(st.integers(1, 300), st.integers(2, 45))
 precisions = st.sampled_from([np.dtype("f8"), np.dtype("f4")])
@@ -17,7 +17,7 @@ def test_carrying_on_rounds_as_its_formula_does(
     random = np.random.default_rng(seed)
     A, before = (np.maximum(0, random.standard_normal(shape)).astype(dtype) for _ in range(2))
     beyond = np.empty_like(A)
-    carry_on(A, before, dtype.type(weight), beyond)
+    extrapolate_factor(A, before, dtype.type(weight), beyond)
     assert (beyond == np.maximum(0, A + dtype.type(weight) * (A - before))).all()
 
 

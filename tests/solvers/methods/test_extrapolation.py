@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sparse_ncp.solvers import Settings, State, sweeps, synthetic
-from sparse_ncp.solvers.tensor.gemm.skinny import ThinProducts
+from sparse_ncp.solvers.tensor.gemm.skinny import SkinnyGemm
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.threads import Threads
 from sparse_ncp.solvers.tensor.validation import prepare_tensor
@@ -33,13 +33,13 @@ def contractions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is contracted of tensors, in order."""
     done: list[str] = []
     for name in ("contract_inner", "contract_outer"):
-        product = getattr(ThinProducts, name)
+        product = getattr(SkinnyGemm, name)
 
-        def counted(self: ThinProducts, weights: Array, name: str = name, product: Any = product) -> Any:
+        def counted(self: SkinnyGemm, weights: Array, name: str = name, product: Any = product) -> Any:
             done.append(name)
             return product(self, weights)
 
-        monkeypatch.setattr(ThinProducts, name, counted)
+        monkeypatch.setattr(SkinnyGemm, name, counted)
     return done
 
 

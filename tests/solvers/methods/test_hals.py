@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparse_ncp.solvers.kernels.hals import rows_by_column
+from sparse_ncp.solvers.kernels.hals import hals_rows
 from sparse_ncp.solvers.tensor.products import Float64
 
 
@@ -32,7 +32,7 @@ def test_rows_are_those_of_the_definition(rows: int, rank: int, passes: int, dea
     A, C, Q = quadratic(rows, rank, seed, dead)
     expected, out = by_definition(A, C, Q, passes), np.empty((rows, rank))
     for same in (Q, np.asfortranarray(Q), np.repeat(Q[None], rows, axis=0)):
-        rows_by_column(A, C, same, out, passes)
+        hals_rows(A, C, same, out, passes)
         np.testing.assert_allclose(out, expected, rtol=1e-9, atol=1e-9 * max(1.0, expected.max()))
 
 
@@ -40,8 +40,8 @@ def test_rows_are_those_of_the_definition(rows: int, rank: int, passes: int, dea
 def test_a_row_has_the_same_bits_wherever_it_lies(rank: int) -> None:
     A, C, Q = quadratic(37, rank, 0, 0)
     whole = np.empty_like(A)
-    rows_by_column(A, C, Q, whole, 2)
+    hals_rows(A, C, Q, whole, 2)
     for first in range(37):
         part = np.empty_like(A[first:])
-        rows_by_column(A[first:], C[first:], Q, part, 2)
+        hals_rows(A[first:], C[first:], Q, part, 2)
         np.testing.assert_array_equal(part, whole[first:])

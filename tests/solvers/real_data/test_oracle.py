@@ -9,12 +9,12 @@ from sparse_ncp.solvers.tensor.dense import Tensor
 from sparse_ncp.solvers.tensor.gemm import blocks as gemm_blocks
 from sparse_ncp.solvers.tensor.gemm import skinny
 from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Matricization, Split, block_sizes
-from sparse_ncp.solvers.tensor.gemm.skinny import products_with
+from sparse_ncp.solvers.tensor.gemm.skinny import gemm_for
 from sparse_ncp.solvers.tensor.missing import bits, masked
 from sparse_ncp.solvers.tensor.missing import grams as grams_module
 from sparse_ncp.solvers.tensor.missing import pattern as pattern_module
-from sparse_ncp.solvers.tensor.missing.bits import BitProducts
-from sparse_ncp.solvers.tensor.missing.gemm import products_over_observed
+from sparse_ncp.solvers.tensor.missing.bits import BitGemm
+from sparse_ncp.solvers.tensor.missing.gemm import gemm_over_observed
 from sparse_ncp.solvers.tensor.missing.masked import Mask, MaskedBlocks
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.threads import Threads
@@ -189,7 +189,7 @@ def test_tiles_of_any_size_give_the_products_of_the_observed_entries(
                 product = Matricization(blocks, pool)
                 outcomes.append((product.contract_inner(W), product.contract_outer(V.reshape(3, -1))))
         place = (slice(None),) * 3
-        np.testing.assert_array_equal(blocks.tile(place), entries)
+        np.testing.assert_array_equal(blocks.read(place), entries)
         seen = observed.reshape(sizes)
         np.testing.assert_allclose(blocks.residual(place, X, entries + 1), -1.0 * seen, atol=ROUNDING)
     definition = np.einsum("rm,bma->rba", W, entries).reshape(3, -1), np.einsum("rba,bma->rm", V, entries)
@@ -225,12 +225,8 @@ def test_products_over_observed_entries_are_those_of_the_tensor_with_zeros_for_a
         for threads in (1, 3):
             with Threads(threads) as pool:
                 filled = np.where(observed, 1.0 if counts else X, 0.0).astype(X.dtype)
-                zeros = products_with(Blocks(filled, split), pool)
-                gaps = (
-                    BitProducts(mask, split, pool)
-                    if counts
-                    else products_over_observed(MaskedBlocks(mask, split), pool)
-                )
+                zeros = gemm_for(Blocks(filled, split), pool)
+                gaps = BitGemm(mask, split, pool) if counts else gemm_over_observed(MaskedBlocks(mask, split), pool)
                 width = columns + -columns % zeros.unit
                 W = np.linspace(0, 1, inner * width).reshape(inner, width).astype(zeros.dtype)
                 V = np.linspace(1, 2, before * after * width).reshape(-1, width).astype(zeros.dtype)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from sparse_ncp.solvers import Settings, estimate_memory, solve, synthetic
 from sparse_ncp.solvers.tensor import products
-from sparse_ncp.solvers.tensor.gemm.skinny import ThinProducts
-from sparse_ncp.solvers.tensor.missing.grams import Complete
+from sparse_ncp.solvers.tensor.gemm.skinny import SkinnyGemm
+from sparse_ncp.solvers.tensor.missing.grams import CompleteGrams
 from sparse_ncp.solvers.tensor.products import Array, KhatriRao, gram, khatri_rao
 from sparse_ncp.solvers.tensor.threads import Threads
 from sparse_ncp.solvers.tensor.validation import prepare_tensor
@@ -45,7 +45,7 @@ def test_a_sweep_yields_every_modes_mttkrp_in_turn(
 def test_grams_of_the_sweep_before_serve_only_for_the_very_same_factors() -> None:
     random = np.random.default_rng(0)
     factors = [random.random((length, 3)) for length in (4, 5, 6)]
-    kept = Complete(3)
+    kept = CompleteGrams(3)
     for changed in (None, 2, 0, None, 1):
         if changed is not None:
             factors[changed] = random.random(factors[changed].shape)
@@ -174,14 +174,14 @@ def test_grams_are_double_whatever_the_precision() -> None:
 def test_a_sweep_touches_the_tensor_twice(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     touched = 0
     for name in ("contract_inner", "contract_outer"):
-        product = getattr(ThinProducts, name)
+        product = getattr(SkinnyGemm, name)
 
-        def counted(self: ThinProducts, weights: Array, product: Any = product) -> Any:
+        def counted(self: SkinnyGemm, weights: Array, product: Any = product) -> Any:
             nonlocal touched
             touched += 1
             return product(self, weights)
 
-        monkeypatch.setattr(ThinProducts, name, counted)
+        monkeypatch.setattr(SkinnyGemm, name, counted)
     run(np.random.default_rng(6).random(shape), method="hals", iterations=5)
     assert touched == 2 * 5
 

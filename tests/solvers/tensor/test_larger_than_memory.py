@@ -17,8 +17,8 @@ from sparse_ncp.solvers.tensor.compressed import compress
 from sparse_ncp.solvers.tensor.dense import Positive, Tensor
 from sparse_ncp.solvers.tensor.gemm import out_of_core
 from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Split
-from sparse_ncp.solvers.tensor.gemm.out_of_core import memory_bytes, stretches
-from sparse_ncp.solvers.tensor.gemm.skinny import products_with
+from sparse_ncp.solvers.tensor.gemm.out_of_core import contiguous_runs, memory_bytes
+from sparse_ncp.solvers.tensor.gemm.skinny import gemm_for
 from sparse_ncp.solvers.tensor.scan import scan
 from sparse_ncp.solvers.tensor.threads import Threads
 from tests.solvers.problems import start
@@ -34,7 +34,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     read, calls = out_of_core._pieces, []
     monkeypatch.setattr(out_of_core, "LEAST_BYTES", 0)
     monkeypatch.setattr(out_of_core, "memory_bytes", lambda: 1)
-    monkeypatch.setattr(out_of_core, "SLAB_BYTES", 1 << 15)
+    monkeypatch.setattr(out_of_core, "STREAM_TILE_BYTES", 1 << 15)
     monkeypatch.setattr(out_of_core, "READ_BYTES", 1 << 12)
 
     def counted(offset: int, run: Any) -> Any:
@@ -98,7 +98,7 @@ def test_scan_and_residual_take_one_read_and_the_diagnosis_two(
 
     def passes(tensor: NDArray[Any], threads: int) -> list[object]:
         with Threads(threads) as pool:
-            found = scan(tensor, pool, in_turn=stretches)
+            found = scan(tensor, pool, runs=contiguous_runs)
             residual = Tensor(tensor, 1.0, Positive(1.0, 1.0), pool).squared_residual(factors)
         return [found, residual, diagnose(tensor, factors, threads=threads)]
 
@@ -175,7 +175,7 @@ def test_singular_vectors_take_two_reads_per_product_of_the_slowest_mode_and_one
         fallbacks = {mode: np.ones((length, 2)) for mode, length in enumerate(shape)}
         with Threads(threads) as pool:
             whole = Tensor(tensor, 1.0, Positive(1.0, 1.0), pool)
-            return [A.tobytes() for A in nndsvd(whole.unfolded, fallbacks, np.random.default_rng(0)).values()]
+            return [A.tobytes() for A in nndsvd(whole.gram_times, fallbacks, np.random.default_rng(0)).values()]
 
     mapped = saved(X, tmp_path)
     assert found(mapped, 2) == found(X, 1)
@@ -189,7 +189,7 @@ def test_singular_vectors_take_a_few_slabs_and_factors(
 ) -> None:
     """Whatever is between two products of the slowest mode: here XᵀV would take a quarter of the tensor."""
     monkeypatch.setattr(dense, "MANY_ENTRIES", 0)
-    monkeypatch.setattr(out_of_core, "SLAB_BYTES", 1 << 18)
+    monkeypatch.setattr(out_of_core, "STREAM_TILE_BYTES", 1 << 18)
     monkeypatch.setattr(out_of_core, "READ_BYTES", 1 << 18)
     lengths = (64, 300, 500)
     shape = lengths if order == "C" else lengths[::-1]
@@ -197,12 +197,12 @@ def test_singular_vectors_take_a_few_slabs_and_factors(
     fallbacks = {mode: np.ones((length, 3)) for mode, length in enumerate(shape)}
     with Threads(2) as pool:
         whole = Tensor(mapped, 1.0, Positive(1.0, 1.0), pool)
-        whole.unfolded({0: np.ones((shape[0], 1))})  # what numba and BLAS load once is not this run's
+        whole.gram_times({0: np.ones((shape[0], 1))})  # what numba and BLAS load once is not this run's
         tracemalloc.start()
-        nndsvd(whole.unfolded, fallbacks, np.random.default_rng(0))
+        nndsvd(whole.gram_times, fallbacks, np.random.default_rng(0))
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-    slabs, basis = 6 * out_of_core.SLAB_BYTES, max(shape) * (3 + SVD_OVERSAMPLES) * 8
+    slabs, basis = 6 * out_of_core.STREAM_TILE_BYTES, max(shape) * (3 + SVD_OVERSAMPLES) * 8
     assert peak < slabs + (dense.GROUPS + 8) * basis + 4 * dense.TILE * 8 * 2 < mapped.nbytes / 4
 
 
@@ -222,7 +222,7 @@ def test_a_mode_is_unfolded_as_its_definition_says_however_it_is_read(
     X = np.asarray(random.standard_normal(shape), order=order)
     V = {mode: random.standard_normal((length, 2)) for mode, length in enumerate(shape)}
     with Threads(2) as pool:
-        unfolded = Tensor(saved(X, tmp_path), 1.0, Positive(1.0, 1.0), pool).unfolded(V)
+        unfolded = Tensor(saved(X, tmp_path), 1.0, Positive(1.0, 1.0), pool).gram_times(V)
     assert sum(little_memory) >= X.nbytes
     for mode, basis in V.items():
         matrix = np.moveaxis(X, mode, 0).reshape(len(basis), -1)
@@ -256,7 +256,7 @@ def test_a_part_of_a_map_is_read_from_its_own_place(tmp_path: Path, little_memor
     part = np.load(tmp_path / "x.npy", mmap_mode="r")[7:31]
     W = np.random.default_rng(1).random((24, 4))
     with Threads(2) as pool:
-        product = products_with(Blocks(part, Split(0, 1)), pool).contract_inner(W)
+        product = gemm_for(Blocks(part, Split(0, 1)), pool).contract_inner(W)
     np.testing.assert_allclose(product, np.einsum("iab,ir->abr", X[7:31], W).reshape(-1, 4), rtol=1e-13)
     assert sum(little_memory) == part.nbytes
 
@@ -265,7 +265,7 @@ def test_a_file_that_was_cut_short_ends_the_run_with_an_error(tmp_path: Path, li
     np.save(tmp_path / "x.npy", np.ones((50, 40, 30)))
     blocks = Blocks(np.load(tmp_path / "x.npy", mmap_mode="r"), Split(0, 1))
     with Threads(2) as pool:
-        thin = products_with(blocks, pool)
+        thin = gemm_for(blocks, pool)
         os.truncate(tmp_path / "x.npy", 9000)
         with pytest.raises(OSError, match=r"ends .* bytes too early"):
             thin.contract_inner(np.ones((50, 2)))

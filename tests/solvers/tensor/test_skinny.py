@@ -12,9 +12,9 @@ from llvmlite import binding, ir
 from sparse_ncp.solvers import Settings, solve, synthetic
 from sparse_ncp.solvers.machine import vector_bytes
 from sparse_ncp.solvers.tensor.gemm import codegen, out_of_core, skinny
-from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Place, Slab, Split, block_sizes, lengths_of, shifted
-from sparse_ncp.solvers.tensor.gemm.out_of_core import slab_places
-from sparse_ncp.solvers.tensor.gemm.skinny import BlasProducts, Side, ThinProducts, products_with
+from sparse_ncp.solvers.tensor.gemm.blocks import BlockRegion, Blocks, Split, Tile, block_sizes, region_shape, shifted
+from sparse_ncp.solvers.tensor.gemm.out_of_core import stream_tile_regions
+from sparse_ncp.solvers.tensor.gemm.skinny import BlasGemm, Side, SkinnyGemm, gemm_for
 from sparse_ncp.solvers.tensor.products import LINE, Array, aligned, khatri_rao
 from sparse_ncp.solvers.tensor.threads import Threads
 
@@ -40,7 +40,7 @@ def test_a_product_of_rows_is_that_of_one_row_of_each_factor(
     factors = [random.random((length, 8)).astype(dtype) for length in lengths]
     factors[-1].flags.writeable = False
     with Threads(threads) as pool:
-        found = products_with(Blocks(np.ones((2, 2), dtype), Split(0, 1)), pool).row_products(factors)
+        found = gemm_for(Blocks(np.ones((2, 2), dtype), Split(0, 1)), pool).row_products(factors)
     assert found.dtype == dtype
     assert np.array_equal(found, khatri_rao(factors).T)
 
@@ -48,7 +48,7 @@ def test_a_product_of_rows_is_that_of_one_row_of_each_factor(
 def both(blocks: Blocks, threads: int, W: Array, V: Array) -> list[Array]:
     """Either product, whole and in parts, and one after the other."""
     with Threads(threads) as pool:
-        thin = ThinProducts(blocks, pool)
+        thin = SkinnyGemm(blocks, pool)
         found = [thin.contract_inner(W), thin.contract_outer(V)]
         sides: list[tuple[Side, Array]] = [("outer", W), ("inner", V)]
         for side, weights in sides if blocks.shape[0] == 1 else sides[:1]:
@@ -80,8 +80,8 @@ def test_the_products_are_their_definition_and_no_cut_shows_in_their_bits(
         patch.setattr(skinny, "SMALL", 0)
         whole = both(blocks, 1, W, V)
         shared = both(blocks, 3, W, V)
-        patch.setattr(ThinProducts, "_each_slab", in_slabs(slab))
-        patch.setattr(skinny, "slab_entries", lambda dtype: slab)
+        patch.setattr(SkinnyGemm, "_each_tile", in_tiles(slab))
+        patch.setattr(skinny, "stream_tile_entries", lambda dtype: slab)
         in_pieces = both(blocks, 2, W, V)
     entries = X.reshape(before, inner, after).astype(np.float64)
 
@@ -103,13 +103,13 @@ def test_the_products_are_their_definition_and_no_cut_shows_in_their_bits(
         np.testing.assert_allclose(one, definition, rtol=0, atol=TOLERANCE[dtype] * max(size, 1e-30))
 
 
-def in_slabs(most: int) -> Any:
-    """`_each_slab` as for a file, with slabs of other sizes and without the file."""
+def in_tiles(most: int) -> Any:
+    """`_each_tile` as for a file, with slabs of other sizes and without the file."""
 
-    def each(self: ThinProducts, work: Any, whole: Place) -> None:
-        for cut in slab_places(lengths_of(whole), most):
+    def each(self: SkinnyGemm, work: Any, whole: BlockRegion) -> None:
+        for cut in stream_tile_regions(region_shape(whole), most):
             place: Any = tuple(map(shifted, cut, whole))
-            work(Slab(place, np.ascontiguousarray(self._entries[place])), place)
+            work(Tile(place, np.ascontiguousarray(self._entries[place])), place)
 
     return each
 
@@ -117,7 +117,7 @@ def in_slabs(most: int) -> Any:
 @given(shape=st.tuples(st.integers(1, 4), st.integers(1, 100), st.integers(1, 300)), most=st.integers(1, 20_000))
 def test_slabs_cover_every_entry_once_and_in_memory_order(shape: tuple[int, int, int], most: int) -> None:
     numbers, seen = np.arange(np.prod(shape)).reshape(shape), []
-    for place in slab_places(shape, most):
+    for place in stream_tile_regions(shape, most):
         part = numbers[place].ravel()
         assert part.size <= max(most, 2 * out_of_core.ALIGNED_ROWS * max(shape[2], out_of_core.ALIGNED_COLUMNS))
         seen.append(part)
@@ -131,7 +131,7 @@ def test_blas_takes_over_without_vectors_and_agrees(monkeypatch: pytest.MonkeyPa
     by_kernel = solve(X, asked)
     monkeypatch.setattr(codegen, "VECTOR_BYTES", None)
     with Threads(1) as pool:
-        assert isinstance(products_with(Blocks(X, Split(0, 1)), pool), BlasProducts)
+        assert isinstance(gemm_for(Blocks(X, Split(0, 1)), pool), BlasGemm)
     by_blas = solve(X, asked)
     for A, B in zip(by_kernel.factors, by_blas.factors, strict=True):
         np.testing.assert_allclose(A, B, rtol=1e-8, atol=1e-10)

@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_info
 
 from sparse_ncp.solvers import Settings, State, solve, sweeps, synthetic
 from sparse_ncp.solvers.tensor import threads as threads_module
-from sparse_ncp.solvers.tensor.threads import Threads, shrinking_slabs, single_threaded_blas
+from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas, split_decreasing
 from tests.solvers.problems import planted
 
 
@@ -95,7 +95,7 @@ def test_outcomes_come_in_the_order_of_the_items() -> None:
 
 @given(length=st.integers(0, 3000), threads=st.integers(2, 9), unit=st.integers(1, 40))
 def test_shrinking_slabs_cover_everything_once_and_are_cut_at_multiples(length: int, threads: int, unit: int) -> None:
-    parts = list(shrinking_slabs(length, threads, unit))
+    parts = list(split_decreasing(length, threads, unit))
     assert [place for part in parts for place in range(part.start, part.stop)] == list(range(length))
     assert all(part.start % unit == 0 and part.start < part.stop for part in parts)
     assert length < 16 * threads * unit or len(parts) >= 2 * threads
