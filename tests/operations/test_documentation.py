@@ -44,7 +44,7 @@ CLIENT_VARIABLES = {"url", "key"}
 # How many of them are run: by this file, the guide's by test_backup.py, those of the clients in tests/clients.
 RUN = {
     ("README.md", "python"): 1,
-    ("README.md", "sh"): 1,
+    ("README.md", "sh"): 2,
     ("docs/reference/http-api.md", "python"): 1,
     ("docs/reference/http-api.md", "sh"): 1,
     ("docs/how-to/coming-from-other-software.md", "python"): 2,
@@ -94,7 +94,7 @@ def run_against(running: Server, command: list[str], snippet: str, folder: Path)
 
 
 def ncp(*arguments: str, cwd: Path) -> str:
-    command = [sys.executable, "-P", "-m", "sparse_ncp.app.cli.main", *arguments]
+    command = [sys.executable, "-P", "-m", "ncp_client.cli.main", *arguments]
     ran = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
@@ -202,7 +202,7 @@ def test_the_table_of_settings_is_the_schema(schema: type[Settings] | type[Stop]
 
 
 def test_the_table_of_methods_is_the_registry() -> None:
-    told = {name.strip("`"): cells for name, *cells in rows(README, "method")}
+    told = {name.strip("`"): cells for name, *cells in rows(METHOD_CHOICE, "method")}
     assert told.keys() == METHODS.keys()
     for name, method in METHODS.items():
         title, monotone, exact, _ = told[name]
@@ -289,12 +289,27 @@ def test_the_page_on_real_data_runs_on_the_server_as_written(tmp_path: Path) -> 
     ]
 
 
+def test_the_readme_submits_a_job_with_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tensor.npy").write_bytes(npy(planted(9, 8, 7)))
+    command = shlex.split(snippets(README, "sh")[0])
+    assert command[0] == "ncp"
+    with server(tmp_path, min_free_bytes=1) as running:
+        monkeypatch.setenv("NCP_URL", running.address)
+        ncp(*command[1:], cwd=tmp_path)
+    with np.load(tmp_path / "factors.npz") as factors:
+        assert factors["A1"].shape == (9, 8)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 100
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the lines to be tried are curl's")
 @pytest.mark.parametrize("page", [README, API], ids=["README", "http-api"])
 def test_a_first_job_runs_with_curl_as_written(page: str, tmp_path: Path) -> None:
     (tmp_path / "tensor.npy").write_bytes(npy(planted(9, 8, 7)))
     with server(tmp_path, min_free_bytes=1) as running:
-        assert "event: end" in run_against(running, ["bash", "-eu", "-c"], snippets(page, "sh")[0], tmp_path)
+        assert "event: end" in run_against(running, ["bash", "-eu", "-c"], snippets(page, "sh")[-1], tmp_path)
     with np.load(tmp_path / "factors.npz") as factors:
         assert [factors[f"A{mode}"].shape for mode in (1, 2, 3)] == [(9, 8), (8, 8), (7, 8)]
 
