@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 MINUTES ?= 5
 DURATIONS := --durations=20
 
-.PHONY: serve demo quick test lint language bench bench-page bench-service faults fuzz chaos docs hashes clean
+.PHONY: serve demo quick test lint page-lint language bench bench-page bench-service faults fuzz chaos docs hashes clean
 
 serve: $(VENV)/server
 	$(BIN)/ncp serve
@@ -29,6 +29,9 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+page-lint:
+	tools/page/check.sh
 
 # What the language rules of CONTRIBUTING.md still find, and how much of it in each folder. FOLDERS=app limits it.
 language: $(VENV)/installed
