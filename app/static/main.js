@@ -7,7 +7,11 @@ import { go, preload, route } from "./router.js";
 import { me, signOut, whoAmI } from "./api/session.js";
 
 const one = (name) => document.querySelector(`[data-${name}]`);
-const THEMES = { system: ["◐", "Colours: as the system"], light: ["☀", "Colours: light"], dark: ["☾", "Colours: dark"] };
+const THEMES = {
+  system: ["◐", "Colours: as the system"],
+  light: ["☀", "Colours: light"],
+  dark: ["☾", "Colours: dark"],
+};
 
 function showTheme() {
   const [sign, words] = THEMES[window.ncpTheme.choice];
@@ -19,7 +23,7 @@ function showTheme() {
 
 function showCaller() {
   const caller = me();
-  one("owner").textContent = caller.required ? caller.owner ?? "" : "";
+  one("owner").textContent = caller.required ? (caller.owner ?? "") : "";
   one("admin").hidden = !caller.admin;
   one("sign-out").hidden = !caller.required || !caller.owner;
 }
@@ -40,9 +44,19 @@ function askForKey() {
   if (!location.hash.startsWith("#/sign-in")) go("/sign-in", { next: location.hash.slice(1) });
 }
 
-one("theme-switch").addEventListener("click", () => { window.ncpTheme.next(); showTheme(); announce(THEMES[window.ncpTheme.choice][1]); });
-one("sign-out").addEventListener("click", async () => { await signOut(); go("/sign-in"); });
-one("skip").addEventListener("click", (event) => { event.preventDefault(); document.getElementById("main").focus(); });
+one("theme-switch").addEventListener("click", () => {
+  window.ncpTheme.next();
+  showTheme();
+  announce(THEMES[window.ncpTheme.choice][1]);
+});
+one("sign-out").addEventListener("click", async () => {
+  await signOut();
+  go("/sign-in");
+});
+one("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  document.getElementById("main").focus();
+});
 connection.addEventListener("change", showAway);
 session.addEventListener("changed", showCaller);
 session.addEventListener("ended", askForKey);
@@ -54,7 +68,10 @@ addEventListener("unhandledrejection", (event) => {
     if (event.reason.status !== 401) tellProblem(event.reason);
   }
 });
-addEventListener("hashchange", () => { one("problem").replaceChildren(); route(); });
+addEventListener("hashchange", () => {
+  one("problem").replaceChildren();
+  route();
+});
 showTheme();
 preload();
 if ((await whoAmI()).owner) route();

@@ -9,11 +9,20 @@
     waiting = true;
     for (let answers = false; !answers; ) {
       await new Promise((resolve) => setTimeout(resolve, WAIT));
-      answers = await fetch(document.baseURI.split("#")[0], { method: "HEAD", cache: "no-store" }).then(({ ok }) => ok, () => false);
+      answers = await fetch(document.baseURI.split("#")[0], { method: "HEAD", cache: "no-store" }).then(
+        ({ ok }) => ok,
+        () => false,
+      );
     }
     location.reload();
   }
 
-  addEventListener("error", ({ target }) => { if (target?.type === "module") reload(); }, true);
+  addEventListener(
+    "error",
+    ({ target }) => {
+      if (target?.type === "module") reload();
+    },
+    true,
+  );
   addEventListener("ncp-missing-module", reload);
 })();

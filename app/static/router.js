@@ -26,7 +26,9 @@ export const link = (path, query = {}) => {
   const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
   return `#${path}${given.length ? `?${new URLSearchParams(given)}` : ""}`;
 };
-export const go = (path, query) => { location.hash = link(path, query); };
+export const go = (path, query) => {
+  location.hash = link(path, query);
+};
 
 /** Change the query of this screen without showing it anew: filters stay in the address. */
 export const keepQuery = (path, query) => history.replaceState(null, "", link(path, query));
@@ -34,9 +36,17 @@ export const keepQuery = (path, query) => history.replaceState(null, "", link(pa
 function find(path) {
   for (const [pattern, entry, load] of SCREENS) {
     const names = [];
-    const expression = pattern.replace(/:(\w+)/g, (_, name) => { names.push(name); return "([^/]+)"; });
+    const expression = pattern.replace(/:(\w+)/g, (_, name) => {
+      names.push(name);
+      return "([^/]+)";
+    });
     const found = path.match(new RegExp(`^${expression}/?$`));
-    if (found) return { entry, load, parameters: Object.fromEntries(names.map((name, place) => [name, decodeURIComponent(found[place + 1])])) };
+    if (found)
+      return {
+        entry,
+        load,
+        parameters: Object.fromEntries(names.map((name, place) => [name, decodeURIComponent(found[place + 1])])),
+      };
   }
   return null;
 }
@@ -44,7 +54,10 @@ function find(path) {
 const asked = () => location.hash.replace(/^#/, "").split("?");
 
 /** Fetch the module of the screen that the address asks for, while something else is on its way. */
-export const preload = () => find(asked()[0] || "/")?.load().catch(() => {}); // whoever shows it tells what went wrong
+export const preload = () =>
+  find(asked()[0] || "/")
+    ?.load()
+    .catch(() => {}); // whoever shows it tells what went wrong
 
 /** Show what the address asks for. */
 export async function route() {
@@ -58,7 +71,14 @@ export async function route() {
   for (const entry of document.querySelectorAll("[data-screen]"))
     if (screen && entry.dataset.screen === screen.entry) entry.setAttribute("aria-current", "page");
     else entry.removeAttribute("aria-current");
-  if (!screen) return heading(replace(main, h("h1", { tabindex: "-1" }, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "To the data"))));
+  if (!screen)
+    return heading(
+      replace(
+        main,
+        h("h1", { tabindex: "-1" }, "There is no such page"),
+        h("p", {}, h("a", { href: "#/" }, "To the data")),
+      ),
+    );
   try {
     const { show } = await screen.load();
     if (signal.aborted) return;
@@ -67,8 +87,13 @@ export async function route() {
   } catch (error) {
     if (signal.aborted) return;
     // In the words of every browser: a module could not be fetched.
-    if (error instanceof TypeError && /import|module/i.test(error.message)) return void dispatchEvent(new Event("ncp-missing-module"));
-    replace(main, h("h1", { tabindex: "-1" }, error.status === 404 ? "Not here" : "That did not work"), problemNote(error));
+    if (error instanceof TypeError && /import|module/i.test(error.message))
+      return void dispatchEvent(new Event("ncp-missing-module"));
+    replace(
+      main,
+      h("h1", { tabindex: "-1" }, error.status === 404 ? "Not here" : "That did not work"),
+      problemNote(error),
+    );
     heading(main);
     if (!error.status) console.error(error);
   }
@@ -81,6 +106,7 @@ function heading(main) {
   document.title = `${title.textContent} · sparse-ncp`;
   title.tabIndex = -1;
   // A page that was just loaded begins at its top, where the skip link is.
-  if (!isFirst && (!main.contains(document.activeElement) || document.activeElement === main)) title.focus({ preventScroll: true });
+  if (!isFirst && (!main.contains(document.activeElement) || document.activeElement === main))
+    title.focus({ preventScroll: true });
   isFirst = false;
 }

@@ -22,7 +22,8 @@ export function report(who, isLost) {
   const before = lost.size > 0;
   if (isLost) lost.add(who);
   else lost.delete(who);
-  if (before !== lost.size > 0) connection.dispatchEvent(new CustomEvent("change", { detail: { away: lost.size > 0 } }));
+  if (before !== lost.size > 0)
+    connection.dispatchEvent(new CustomEvent("change", { detail: { away: lost.size > 0 } }));
 }
 
 /** Growing waits with a little chance in them, so that not all pages of a lab come back in the same instant. */

@@ -10,7 +10,8 @@ export function digest(file, signal, onprogress) {
       settle(value);
     };
     signal.addEventListener("abort", () => end(reject, signal.reason));
-    worker.onmessage = ({ data }) => (data.hex ? end(resolve, data.hex) : data.error ? end(reject, new Error(data.error)) : onprogress(data.share));
+    worker.onmessage = ({ data }) =>
+      data.hex ? end(resolve, data.hex) : data.error ? end(reject, new Error(data.error)) : onprogress(data.share);
     worker.onerror = (event) => end(reject, new Error(event.message ?? "The file cannot be read."));
     worker.postMessage(file);
   });

@@ -20,14 +20,20 @@ export async function follow(path, { after = null, signal, onevent, onstate = ()
     while (!signal.aborted) {
       await seen(signal, onstate);
       try {
-        const ended = await connect(path, last, signal, () => {
-          report(who, false);
-          onstate("open");
-          delays = waits();
-        }, (event) => {
-          last = event.id;
-          onevent(event);
-        });
+        const ended = await connect(
+          path,
+          last,
+          signal,
+          () => {
+            report(who, false);
+            onstate("open");
+            delays = waits();
+          },
+          (event) => {
+            last = event.id;
+            onevent(event);
+          },
+        );
         if (ended) return;
       } catch (error) {
         if (signal.aborted) return;
@@ -75,7 +81,12 @@ async function connect(path, last, signal, onopen, onevent) {
   document.addEventListener("visibilitychange", visible);
   try {
     const headers = { Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) };
-    const answer = await fetch(address(path), { headers, signal: cut.signal, cache: "no-store", credentials: "same-origin" });
+    const answer = await fetch(address(path), {
+      headers,
+      signal: cut.signal,
+      cache: "no-store",
+      credentials: "same-origin",
+    });
     if (answer.status === 204) return true;
     if (answer.status >= 500) return false;
     if (!answer.ok) throw await refusal(answer);

@@ -1,6 +1,13 @@
 // Reads .npy files of numbers: a factor is one, length × rank.
 
-const KINDS = { "<f8": Float64Array, "<f4": Float32Array, "<i8": BigInt64Array, "<i4": Int32Array, "|b1": Uint8Array, "|u1": Uint8Array };
+const KINDS = {
+  "<f8": Float64Array,
+  "<f4": Float32Array,
+  "<i8": BigInt64Array,
+  "<i4": Int32Array,
+  "|b1": Uint8Array,
+  "|u1": Uint8Array,
+};
 
 /** `{shape, fortran, values}`; the values as they lie in the file. */
 export function parseNpy(buffer) {
@@ -11,12 +18,19 @@ export function parseNpy(buffer) {
   const kind = /'descr': '([^']+)'/.exec(header)?.[1];
   const Kind = KINDS[kind];
   if (!Kind) throw new Error(`Factors of type ${kind} cannot be shown.`);
-  const shape = /'shape': \(([^)]*)\)/.exec(header)[1].split(",").filter((part) => part.trim()).map(Number);
+  const shape = /'shape': \(([^)]*)\)/
+    .exec(header)[1]
+    .split(",")
+    .filter((part) => part.trim())
+    .map(Number);
   return { shape, fortran: /'fortran_order': True/.test(header), values: new Kind(buffer.slice(start)) };
 }
 
 /** The columns of a matrix, each a list of its own. */
 export function columns({ shape: [rows, count], fortran, values }) {
   return Array.from({ length: count }, (_, column) =>
-    fortran ? Float64Array.from(values.subarray(column * rows, (column + 1) * rows)) : Float64Array.from({ length: rows }, (_, row) => Number(values[row * count + column])));
+    fortran
+      ? Float64Array.from(values.subarray(column * rows, (column + 1) * rows))
+      : Float64Array.from({ length: rows }, (_, row) => Number(values[row * count + column])),
+  );
 }

@@ -29,15 +29,24 @@ const BEHIND_PROXY = [502, 503, 504];
 
 export function address(path, query = {}) {
   const url = new URL(path, document.baseURI.split("#")[0]);
-  for (const [name, value] of Object.entries(query)) if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, value);
+  for (const [name, value] of Object.entries(query))
+    if (value !== null && value !== undefined && value !== "") url.searchParams.set(name, value);
   return url.href;
 }
 
 async function once(method, path, { query, body, headers = {}, signal, woke } = {}) {
-  const sent = body === undefined ? { headers } : { headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body) };
+  const sent =
+    body === undefined
+      ? { headers }
+      : { headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body) };
   let answer;
   try {
-    answer = await fetch(address(path, query), { method, signal: AbortSignal.any([signal, woke].filter(Boolean)), credentials: "same-origin", ...sent });
+    answer = await fetch(address(path, query), {
+      method,
+      signal: AbortSignal.any([signal, woke].filter(Boolean)),
+      credentials: "same-origin",
+      ...sent,
+    });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Away();
@@ -64,7 +73,10 @@ async function patiently(method, path, options) {
       try {
         return await once(method, path, { ...options, woke: slept.signal });
       } catch (error) {
-        if (error instanceof Refused && error.type === "too-fast") { await pause(1500, options.signal); continue; }
+        if (error instanceof Refused && error.type === "too-fast") {
+          await pause(1500, options.signal);
+          continue;
+        }
         if (!(error instanceof Away)) throw error;
         report(who, true);
         await pause(wait, options.signal);

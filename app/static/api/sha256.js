@@ -1,7 +1,8 @@
 // SHA-256 (FIPS 180-4), fed in pieces.
 
 const primes = [];
-for (let candidate = 2; primes.length < 64; candidate++) if (primes.every((prime) => candidate % prime)) primes.push(candidate);
+for (let candidate = 2; primes.length < 64; candidate++)
+  if (primes.every((prime) => candidate % prime)) primes.push(candidate);
 /** The first 32 bits of the fraction of a root. */
 const fraction = (value) => ((value % 1) * 2 ** 32) | 0;
 const K = Int32Array.from(primes, (prime) => fraction(Math.cbrt(prime)));
@@ -42,7 +43,8 @@ export class Sha256 {
 
   #block(bytes, start) {
     const w = this.#words;
-    for (let i = 0; i < 16; i++, start += 4) w[i] = (bytes[start] << 24) | (bytes[start + 1] << 16) | (bytes[start + 2] << 8) | bytes[start + 3];
+    for (let i = 0; i < 16; i++, start += 4)
+      w[i] = (bytes[start] << 24) | (bytes[start + 1] << 16) | (bytes[start + 2] << 8) | bytes[start + 3];
     for (let i = 16; i < 64; i++) {
       const x = w[i - 15];
       const y = w[i - 2];
@@ -52,14 +54,35 @@ export class Sha256 {
     }
     const state = this.#state;
     // By index: taking a list apart would take twice the time of the rounds.
-    let a = state[0], b = state[1], c = state[2], d = state[3], e = state[4], f = state[5], g = state[6], h = state[7];
+    let a = state[0],
+      b = state[1],
+      c = state[2],
+      d = state[3],
+      e = state[4],
+      f = state[5],
+      g = state[6],
+      h = state[7];
     for (let i = 0; i < 64; i++) {
       const s1 = ((e >>> 6) | (e << 26)) ^ ((e >>> 11) | (e << 21)) ^ ((e >>> 25) | (e << 7));
       const t1 = (h + s1 + ((e & f) ^ (~e & g)) + K[i] + w[i]) | 0;
       const s0 = ((a >>> 2) | (a << 30)) ^ ((a >>> 13) | (a << 19)) ^ ((a >>> 22) | (a << 10));
       const t2 = (s0 + ((a & b) ^ (a & c) ^ (b & c))) | 0;
-      h = g; g = f; f = e; e = (d + t1) | 0; d = c; c = b; b = a; a = (t1 + t2) | 0;
+      h = g;
+      g = f;
+      f = e;
+      e = (d + t1) | 0;
+      d = c;
+      c = b;
+      b = a;
+      a = (t1 + t2) | 0;
     }
-    state[0] += a; state[1] += b; state[2] += c; state[3] += d; state[4] += e; state[5] += f; state[6] += g; state[7] += h;
+    state[0] += a;
+    state[1] += b;
+    state[2] += c;
+    state[3] += d;
+    state[4] += e;
+    state[5] += f;
+    state[6] += g;
+    state[7] += h;
   }
 }

@@ -18,7 +18,8 @@ async function checkMagic(file) {
   const head = new Uint8Array(await file.slice(0, MAGIC.length).arrayBuffer());
   if (MAGIC.every((byte, place) => head[place] === byte)) return;
   const error = new Error(`${file.name} is not a .npy file.`);
-  error.remedy = 'Save the tensor with numpy.save("tensor.npy", array); from MATLAB and R the clients upload arrays themselves.';
+  error.remedy =
+    'Save the tensor with numpy.save("tensor.npy", array); from MATLAB and R the clients upload arrays themselves.';
   throw error;
 }
 
@@ -30,7 +31,8 @@ function send(file, sha256, signal, onprogress) {
     request.setRequestHeader("Content-Type", "application/octet-stream");
     request.setRequestHeader("Repr-Digest", `sha-256=:${base64(sha256)}:`);
     request.responseType = "json";
-    request.upload.onprogress = ({ loaded, total }) => onprogress(loaded < total ? "sending" : "checking", loaded / total);
+    request.upload.onprogress = ({ loaded, total }) =>
+      onprogress(loaded < total ? "sending" : "checking", loaded / total);
     request.onerror = () => reject(new Away());
     request.onabort = () => reject(signal.reason);
     request.onload = () => {

@@ -14,11 +14,22 @@ export class HistogramChart {
     const width = (max - min) / counts.length || 1;
     const middles = counts.map((_, place) => min + (place + 0.5) * width);
     this.#chart.draw(() => ({
-      traces: [{
-        type: "bar", x: middles, y: counts, width, marker: { color: palette()[0], line: { width: 0 } },
-        customdata: middles.map((middle) => [middle - width / 2, middle + width / 2]), hovertemplate: "%{customdata[0]:.4g} to %{customdata[1]:.4g}<br><b>%{y:,}</b> entries<extra></extra>",
-      }],
-      layout: { bargap: 0, xaxis: { title: { text: "value" }, tickformat: "~g" }, yaxis: { title: { text: "entries" }, type: log ? "log" : "linear", tickformat: "~s", nticks: 6 } },
+      traces: [
+        {
+          type: "bar",
+          x: middles,
+          y: counts,
+          width,
+          marker: { color: palette()[0], line: { width: 0 } },
+          customdata: middles.map((middle) => [middle - width / 2, middle + width / 2]),
+          hovertemplate: "%{customdata[0]:.4g} to %{customdata[1]:.4g}<br><b>%{y:,}</b> entries<extra></extra>",
+        },
+      ],
+      layout: {
+        bargap: 0,
+        xaxis: { title: { text: "value" }, tickformat: "~g" },
+        yaxis: { title: { text: "entries" }, type: log ? "log" : "linear", tickformat: "~s", nticks: 6 },
+      },
     }));
   }
 }
@@ -45,13 +56,34 @@ export class ModeChart {
         const x = values.map((_, index) => (axis ? axis.values[index * step] : index * step));
         const short = values.length <= 60;
         return named || values.length <= 12
-          ? { type: "bar", name, x: named ? x : x.map(String), y: values, marker: { color: paint, line: { width: values.map((_, index) => (index === picked ? 3 : 0)), color: palette()[1] } } }
-          : { type: "scatter", mode: short || onpick ? "lines+markers" : "lines", name, x, y: values, line: { color: paint, width: 1.5 },
-              marker: { size: values.map((_, index) => (index === picked ? 12 : short ? 6 : 3)), color: paint } };
+          ? {
+              type: "bar",
+              name,
+              x: named ? x : x.map(String),
+              y: values,
+              marker: {
+                color: paint,
+                line: { width: values.map((_, index) => (index === picked ? 3 : 0)), color: palette()[1] },
+              },
+            }
+          : {
+              type: "scatter",
+              mode: short || onpick ? "lines+markers" : "lines",
+              name,
+              x,
+              y: values,
+              line: { color: paint, width: 1.5 },
+              marker: { size: values.map((_, index) => (index === picked ? 12 : short ? 6 : 3)), color: paint },
+            };
       }),
       layout: {
-        showlegend: lines.length > 1, legend: { orientation: "h", y: 1.12 }, barmode: "group",
-        xaxis: { title: { text: modeTitle(axes, mode) }, ...(named || (lines[0]?.values.length ?? 0) <= 12 ? { type: "category" } : {}) },
+        showlegend: lines.length > 1,
+        legend: { orientation: "h", y: 1.12 },
+        barmode: "group",
+        xaxis: {
+          title: { text: modeTitle(axes, mode) },
+          ...(named || (lines[0]?.values.length ?? 0) <= 12 ? { type: "category" } : {}),
+        },
         yaxis: { title: { text: title }, rangemode: "tozero", nticks: 6, tickformat: "~g" },
       },
     }));

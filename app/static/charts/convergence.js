@@ -7,9 +7,19 @@ const POINTS = 1500;
 const REDRAW = 120; // milliseconds between two drawings, however fast iterations come
 const REST = 3; // times as long as a drawing took: a slow machine draws less often, and stays free for its user
 const LONGEST_REST = 1000; // and still once a second
-const TITLES = { objective: "objective", relative_error: "relative error", iteration: "iteration", seconds: "seconds of computing" };
+const TITLES = {
+  objective: "objective",
+  relative_error: "relative error",
+  iteration: "iteration",
+  seconds: "seconds of computing",
+};
 const DASHES = { compressed: "dot", start: "solid" };
-const LEGEND = { exact: "exact", compressed: "compressed (approximate)", start: "trial starts", single: "single precision" };
+const LEGEND = {
+  exact: "exact",
+  compressed: "compressed (approximate)",
+  start: "trial starts",
+  single: "single precision",
+};
 
 export class ConvergenceChart {
   x = "iteration";
@@ -74,7 +84,10 @@ export class ConvergenceChart {
     const several = this.#series.length > 1;
     const all = palette();
     const traces = ["objective", "relative_error"].flatMap((quantity, row) =>
-      this.#series.flatMap(({ name, series }, place) => this.#traces(series, quantity, row, several ? name : null, all[place % all.length])));
+      this.#series.flatMap(({ name, series }, place) =>
+        this.#traces(series, quantity, row, several ? name : null, all[place % all.length]),
+      ),
+    );
     const type = this.log ? "log" : "linear";
     const range = this.#range ? { range: [...this.#range], autorange: false } : { autorange: true };
     // Room that does not depend on the labels: a chart that is drawn many times is not laid out twice each time.
@@ -83,11 +96,22 @@ export class ConvergenceChart {
     return {
       traces,
       layout: {
-        showlegend: several || traces.some((trace) => trace.showlegend && trace.name !== LEGEND.exact), legend: { orientation: "h", y: 1.08, x: 0 },
+        showlegend: several || traces.some((trace) => trace.showlegend && trace.name !== LEGEND.exact),
+        legend: { orientation: "h", y: 1.08, x: 0 },
         xaxis: { title: { text: TITLES[this.x] }, anchor: "y2", rangemode: "tozero", ...still, ...range },
         yaxis: { title: { text: TITLES.objective }, type, domain: [0.54, 1], fixedrange: true, ...still, ...number },
-        yaxis2: { title: { text: TITLES.relative_error }, type, domain: [0, 0.46], fixedrange: true, ...still, ...number, gridcolor: colors().line },
-        margin: { l: 76, r: 12, t: 32, b: 44 }, hovermode: "x unified", uirevision: `${this.x} ${this.log}`,
+        yaxis2: {
+          title: { text: TITLES.relative_error },
+          type,
+          domain: [0, 0.46],
+          fixedrange: true,
+          ...still,
+          ...number,
+          gridcolor: colors().line,
+        },
+        margin: { l: 76, r: 12, t: 32, b: 44 },
+        hovermode: "x unified",
+        uirevision: `${this.x} ${this.log}`,
       },
     };
   }
@@ -112,10 +136,21 @@ export class ConvergenceChart {
     }
     const dim = colors().soft;
     return Object.entries(lines).map(([phase, points]) => ({
-      ...points, type: "scatter", mode: points.x.length < 4 ? "markers" : "lines", connectgaps: false,
-      name: name ?? LEGEND[phase], legendgroup: name ?? phase, showlegend: row === 0 && (name === null || phase === "exact" || !lines.exact),
-      line: { color: phase === "start" && name === null ? dim : color, width: phase === "start" ? 1.2 : 2, dash: DASHES[phase] ?? "solid" }, opacity: phase === "start" ? 0.75 : 1,
-      yaxis: row ? "y2" : "y", hovertemplate: "%{y:.6g}",
+      ...points,
+      type: "scatter",
+      mode: points.x.length < 4 ? "markers" : "lines",
+      connectgaps: false,
+      name: name ?? LEGEND[phase],
+      legendgroup: name ?? phase,
+      showlegend: row === 0 && (name === null || phase === "exact" || !lines.exact),
+      line: {
+        color: phase === "start" && name === null ? dim : color,
+        width: phase === "start" ? 1.2 : 2,
+        dash: DASHES[phase] ?? "solid",
+      },
+      opacity: phase === "start" ? 0.75 : 1,
+      yaxis: row ? "y2" : "y",
+      hovertemplate: "%{y:.6g}",
     }));
   }
 }

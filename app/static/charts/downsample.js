@@ -7,7 +7,10 @@ export function thin(values, from, to, most) {
   const size = length / Math.max(1, Math.floor(most / 4));
   const kept = [];
   for (let start = from; start < to; ) {
-    const end = Math.min(to, Math.max(start + 1, Math.ceil(from + size * Math.floor((start - from) / size + 1 + 1e-9))));
+    const end = Math.min(
+      to,
+      Math.max(start + 1, Math.ceil(from + size * Math.floor((start - from) / size + 1 + 1e-9))),
+    );
     let low = start;
     let high = start;
     for (let place = start; place < end; place++) {

@@ -23,7 +23,9 @@ export class SliceChart {
    * `range` holds the colours still between slices; `signed` colours both sides of zero.
    */
   draw({ slice, modes, axes, range = null, signed = false, transpose = false }) {
-    this.#chart.draw(() => (modes.length === 1 ? line(slice, modes, axes) : map(slice, modes, axes, range, signed, transpose)));
+    this.#chart.draw(() =>
+      modes.length === 1 ? line(slice, modes, axes) : map(slice, modes, axes, range, signed, transpose),
+    );
   }
 }
 
@@ -31,15 +33,34 @@ function map(slice, modes, axes, range, signed, transpose) {
   const labels = modes.map((mode, place) => ticks(axes, mode, slice.shape[place], slice.steps[place]));
   const [down, across] = transpose ? [1, 0] : [0, 1];
   const z = transpose ? labels[1].map((_, column) => slice.values.map((row) => row[column])) : slice.values;
-  const limits = range ? (signed ? { zmin: -Math.max(...range.map(Math.abs)), zmax: Math.max(...range.map(Math.abs)) } : { zmin: range[0], zmax: range[1] }) : signed ? { zmid: 0 } : {};
-  const axis = (place) => ({ title: { text: modeTitle(axes, modes[place]) }, ...(isText(labels[place]) ? { type: "category" } : {}), showgrid: false, zeroline: false });
+  const limits = range
+    ? signed
+      ? { zmin: -Math.max(...range.map(Math.abs)), zmax: Math.max(...range.map(Math.abs)) }
+      : { zmin: range[0], zmax: range[1] }
+    : signed
+      ? { zmid: 0 }
+      : {};
+  const axis = (place) => ({
+    title: { text: modeTitle(axes, modes[place]) },
+    ...(isText(labels[place]) ? { type: "category" } : {}),
+    showgrid: false,
+    zeroline: false,
+  });
   const name = (place, variable) => `${modeTitle(axes, modes[place])}: %{${variable}}`;
   return {
-    traces: [{
-      type: "heatmap", x: labels[across], y: labels[down], z, ...limits, colorscale: signed ? diverging() : sequential(),
-      hoverongaps: false, colorbar: { thickness: 10, outlinewidth: 0, tickformat: "~g" },
-      hovertemplate: `${name(across, "x")}<br>${name(down, "y")}<br><b>%{z:.5g}</b><extra></extra>`,
-    }],
+    traces: [
+      {
+        type: "heatmap",
+        x: labels[across],
+        y: labels[down],
+        z,
+        ...limits,
+        colorscale: signed ? diverging() : sequential(),
+        hoverongaps: false,
+        colorbar: { thickness: 10, outlinewidth: 0, tickformat: "~g" },
+        hovertemplate: `${name(across, "x")}<br>${name(down, "y")}<br><b>%{z:.5g}</b><extra></extra>`,
+      },
+    ],
     layout: { xaxis: axis(across), yaxis: axis(down), margin: { l: 56, r: 8, t: 8, b: 44 } },
   };
 }
@@ -47,7 +68,16 @@ function map(slice, modes, axes, range, signed, transpose) {
 function line(slice, modes, axes) {
   const x = ticks(axes, modes[0], slice.shape[0], slice.steps[0]);
   return {
-    traces: [{ type: isText(x) ? "bar" : "scatter", mode: "lines", x, y: slice.values, line: { color: palette()[0] }, marker: { color: palette()[0] } }],
+    traces: [
+      {
+        type: isText(x) ? "bar" : "scatter",
+        mode: "lines",
+        x,
+        y: slice.values,
+        line: { color: palette()[0] },
+        marker: { color: palette()[0] },
+      },
+    ],
     layout: { xaxis: { title: { text: modeTitle(axes, modes[0]) } }, yaxis: { zerolinecolor: colors().soft } },
   };
 }

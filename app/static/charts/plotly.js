@@ -8,8 +8,16 @@ export function load() {
     const script = document.createElement("script");
     const restore = withoutMapStyles();
     script.src = new URL("../vendor/plotly.min.js", import.meta.url);
-    script.onload = () => { restore(); resolve(window.Plotly); };
-    script.onerror = () => { restore(); loading = null; script.remove(); reject(new Error("The charts cannot be loaded.")); };
+    script.onload = () => {
+      restore();
+      resolve(window.Plotly);
+    };
+    script.onerror = () => {
+      restore();
+      loading = null;
+      script.remove();
+      reject(new Error("The charts cannot be loaded."));
+    };
     document.head.append(script);
   });
   return loading;
@@ -20,8 +28,11 @@ export function load() {
  * the digest of these styles as its id is there. There are no maps here: while the script loads, it finds one.
  */
 function withoutMapStyles() {
-  document.getElementById = (id) => Document.prototype.getElementById.call(document, id) ?? (/^[0-9a-f]{64}$/.test(id) ? document.head : null);
-  return () => { delete document.getElementById; };
+  document.getElementById = (id) =>
+    Document.prototype.getElementById.call(document, id) ?? (/^[0-9a-f]{64}$/.test(id) ? document.head : null);
+  return () => {
+    delete document.getElementById;
+  };
 }
 
 // Okabe and Ito's colours, told apart by colour-blind readers, in a darker or lighter cast for the two themes.
@@ -31,7 +42,10 @@ const DARK = ["#56b4e9", "#ff9d4d", "#2fd3a0", "#f09bc8", "#f0e442", "#9ad0f5", 
 // Resolved by a probe: custom properties come back as light-dark(…), which plotly does not read.
 const probe = document.createElement("span");
 function color(name) {
-  if (!probe.isConnected) { probe.hidden = true; document.body.append(probe); }
+  if (!probe.isConnected) {
+    probe.hidden = true;
+    document.body.append(probe);
+  }
   probe.style.setProperty("color", `var(--${name})`);
   return getComputedStyle(probe).color;
 }
@@ -41,30 +55,75 @@ export function isDark() {
   return theme ? theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 export const palette = () => (isDark() ? DARK : LIGHT);
-export const colors = () => ({ ink: color("ink"), soft: color("soft"), line: color("line"), card: color("card"), accent: color("accent") });
+export const colors = () => ({
+  ink: color("ink"),
+  soft: color("soft"),
+  line: color("line"),
+  card: color("card"),
+  accent: color("accent"),
+});
 
 // From the colour of the card to a strong one: no value looks like a hole, and zero looks like nothing.
-export const sequential = () => (isDark()
-  ? [[0, "#1c2024"], [0.25, "#1d4a5c"], [0.5, "#1b8a8a"], [0.75, "#7cc77a"], [1, "#fdf3a0"]]
-  : [[0, "#ffffff"], [0.25, "#c9e3d9"], [0.5, "#6db7b7"], [0.75, "#2c7fa0"], [1, "#182c61"]]);
-export const diverging = () => (isDark()
-  ? [[0, "#7fb8ff"], [0.5, "#1c2024"], [1, "#ff9d6b"]]
-  : [[0, "#1f5fa8"], [0.5, "#ffffff"], [1, "#b8431a"]]);
+export const sequential = () =>
+  isDark()
+    ? [
+        [0, "#1c2024"],
+        [0.25, "#1d4a5c"],
+        [0.5, "#1b8a8a"],
+        [0.75, "#7cc77a"],
+        [1, "#fdf3a0"],
+      ]
+    : [
+        [0, "#ffffff"],
+        [0.25, "#c9e3d9"],
+        [0.5, "#6db7b7"],
+        [0.75, "#2c7fa0"],
+        [1, "#182c61"],
+      ];
+export const diverging = () =>
+  isDark()
+    ? [
+        [0, "#7fb8ff"],
+        [0.5, "#1c2024"],
+        [1, "#ff9d6b"],
+      ]
+    : [
+        [0, "#1f5fa8"],
+        [0.5, "#ffffff"],
+        [1, "#b8431a"],
+      ];
 
 function dressed(layout) {
   const { ink, soft, line, accent, card } = colors();
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: soft, tickcolor: soft, automargin: true };
-  const axes = Object.fromEntries(Object.entries(layout).filter(([name]) => /^[xy]axis/.test(name)).map(([name, given]) => [name, { ...axis, ...given }]));
+  const axes = Object.fromEntries(
+    Object.entries(layout)
+      .filter(([name]) => /^[xy]axis/.test(name))
+      .map(([name, given]) => [name, { ...axis, ...given }]),
+  );
   return {
-    margin: { l: 56, r: 12, t: 12, b: 44 }, showlegend: false, hovermode: "closest", dragmode: "zoom",
+    margin: { l: 56, r: 12, t: 12, b: 44 },
+    showlegend: false,
+    hovermode: "closest",
+    dragmode: "zoom",
     font: { family: "system-ui, sans-serif", size: 12.5, color: ink },
-    modebar: { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: accent }, hoverlabel: { bgcolor: card, bordercolor: line, font: { color: ink } },
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    xaxis: axis, yaxis: axis, ...layout, ...axes,
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: accent },
+    hoverlabel: { bgcolor: card, bordercolor: line, font: { color: ink } },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    xaxis: axis,
+    yaxis: axis,
+    ...layout,
+    ...axes,
   };
 }
 
-const CONFIG = { displaylogo: false, responsive: true, modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]], displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false };
+const CONFIG = {
+  displaylogo: false,
+  responsive: true,
+  modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
+  displayModeBar: matchMedia("(hover: hover)").matches ? "hover" : false,
+};
 
 /**
  * A chart in an element: `draw(figure)` shows `figure()` → {traces, layout}, and again when the theme changes.
@@ -86,7 +145,11 @@ export class Chart {
 
   draw(figure) {
     this.#figure = figure;
-    this.#drawing = this.#drawing.then(() => this.#react()).catch((error) => { if (!this.#signal.aborted) throw error; });
+    this.#drawing = this.#drawing
+      .then(() => this.#react())
+      .catch((error) => {
+        if (!this.#signal.aborted) throw error;
+      });
     return this.#drawing;
   }
 

@@ -45,7 +45,9 @@ export class Series {
     const names = lines[0].split(",");
     for (let line = 1; line < lines.length; line++) {
       const row = {};
-      lines[line].split(",").forEach((cell, place) => { row[names[place]] = names[place] === "phase" ? cell : cell === "" ? null : Number(cell); });
+      lines[line].split(",").forEach((cell, place) => {
+        row[names[place]] = names[place] === "phase" ? cell : cell === "" ? null : Number(cell);
+      });
       this.push(row);
     }
   }

@@ -15,7 +15,14 @@ const FEW = 12;
 
 /** How a mode is drawn: "bars" where its indices are named or few, "heat" where those are many, else "lines". */
 export function styleOf(axis, length) {
-  if (axis) return typeof axis.values[0] === "string" ? (length <= MOST_BARS ? "bars" : "heat") : length > 5000 ? "heat" : "lines";
+  if (axis)
+    return typeof axis.values[0] === "string"
+      ? length <= MOST_BARS
+        ? "bars"
+        : "heat"
+      : length > 5000
+        ? "heat"
+        : "lines";
   return length <= FEW ? "bars" : length > 5000 ? "heat" : "lines";
 }
 
@@ -26,48 +33,113 @@ export function styleOf(axis, length) {
 export function multiples({ components, shape, axes, hidden, ontoggle, onopen }) {
   const styles = shape.map((length, place) => styleOf(axes?.[place], length));
   const heads = shape.map((_, place) =>
-    h("button", { type: "button", class: "mode", onclick: () => onopen(place + 1), title: "All components in one chart" }, modeTitle(axes, place + 1), h("span", { "aria-hidden": "true" }, "⤢")));
+    h(
+      "button",
+      { type: "button", class: "mode", onclick: () => onopen(place + 1), title: "All components in one chart" },
+      modeTitle(axes, place + 1),
+      h("span", { "aria-hidden": "true" }, "⤢"),
+    ),
+  );
   const rows = components.map((component, row) => {
     const isHidden = hidden.has(component.number);
     const color = palette()[row % palette().length];
     const cell = isHidden ? "panel hidden-row" : "panel";
     return h(
-      "div", { class: isHidden ? "row hidden-row" : "row", role: "group", "aria-label": `Component ${component.number}` },
-      h("div", { class: isHidden ? "about hidden-row" : "about" },
-        h("button", { type: "button", "aria-pressed": String(!isHidden), onclick: () => ontoggle(component.number), title: isHidden ? "Show" : "Hide" },
-          h("span", { class: "swatch", style: { color } }), `Component ${component.number}`),
-        !isHidden && h("small", {}, `${percent(component.share)} of the model`), !isHidden && h("small", {}, `${percent(component.sparsity, 0)} zero`)),
-      component.columns.map((values, place) => h("div", { class: isHidden ? `${cell} hidden-row` : cell }, isHidden ? null : panel(values, styles[place], color, describe(values, axes, place + 1, component.number)))),
+      "div",
+      { class: isHidden ? "row hidden-row" : "row", role: "group", "aria-label": `Component ${component.number}` },
+      h(
+        "div",
+        { class: isHidden ? "about hidden-row" : "about" },
+        h(
+          "button",
+          {
+            type: "button",
+            "aria-pressed": String(!isHidden),
+            onclick: () => ontoggle(component.number),
+            title: isHidden ? "Show" : "Hide",
+          },
+          h("span", { class: "swatch", style: { color } }),
+          `Component ${component.number}`,
+        ),
+        !isHidden && h("small", {}, `${percent(component.share)} of the model`),
+        !isHidden && h("small", {}, `${percent(component.sparsity, 0)} zero`),
+      ),
+      component.columns.map((values, place) =>
+        h(
+          "div",
+          { class: isHidden ? `${cell} hidden-row` : cell },
+          isHidden ? null : panel(values, styles[place], color, describe(values, axes, place + 1, component.number)),
+        ),
+      ),
     );
   });
-  const ends = shape.map((length, place) => h("div", { class: "ends" }, h("span", {}, indexLabel(axes, place + 1, 0)), length > 1 && h("span", {}, indexLabel(axes, place + 1, length - 1))));
+  const ends = shape.map((length, place) =>
+    h(
+      "div",
+      { class: "ends" },
+      h("span", {}, indexLabel(axes, place + 1, 0)),
+      length > 1 && h("span", {}, indexLabel(axes, place + 1, length - 1)),
+    ),
+  );
   const wide = matchMedia("(min-width: 40.01rem)").matches;
   const columns = `${wide ? "10rem " : ""}repeat(${shape.length}, minmax(0, 1fr))`;
-  return h("div", { class: "multiples", style: { "grid-template-columns": columns } }, wide && h("span"), heads, rows, wide && h("span"), ends);
+  return h(
+    "div",
+    { class: "multiples", style: { "grid-template-columns": columns } },
+    wide && h("span"),
+    heads,
+    rows,
+    wide && h("span"),
+    ends,
+  );
 }
 
 function describe(values, axes, mode, number) {
   let peak = 0;
-  values.forEach((value, index) => { if (value > values[peak]) peak = index; });
+  values.forEach((value, index) => {
+    if (value > values[peak]) peak = index;
+  });
   return `Component ${number}, ${modeTitle(axes, mode)}: largest at ${indexLabel(axes, mode, peak)}`;
 }
 
 function panel(values, style, color, label) {
   if (style === "heat") return strip(values, label);
-  const frame = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": label });
+  const frame = svg("svg", {
+    viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+    preserveAspectRatio: "none",
+    role: "img",
+    "aria-label": label,
+  });
   frame.append(svg("title", {}, label));
   const y = (value) => (HEIGHT - 3 - value * (HEIGHT - 8)).toFixed(2);
   if (style === "bars") {
     const step = WIDTH / values.length;
     const gap = Math.min(4, step * 0.2);
-    values.forEach((value, index) => frame.append(svg("rect", { x: index * step + gap / 2, width: Math.max(0.5, step - gap), y: y(value), height: Math.max(0.8, HEIGHT - 3 - y(value)), fill: color })));
+    values.forEach((value, index) =>
+      frame.append(
+        svg("rect", {
+          x: index * step + gap / 2,
+          width: Math.max(0.5, step - gap),
+          y: y(value),
+          height: Math.max(0.8, HEIGHT - 3 - y(value)),
+          fill: color,
+        }),
+      ),
+    );
     return frame;
   }
   const x = (index) => ((index / Math.max(1, values.length - 1)) * WIDTH).toFixed(2);
   const points = thin(values, 0, values.length, MOST_POINTS).map((index) => `${x(index)} ${y(values[index])}`);
   frame.append(
     svg("path", { d: `M0 ${HEIGHT - 3}L${points.join("L")}L${WIDTH} ${HEIGHT - 3}Z`, fill: color, opacity: 0.14 }),
-    svg("path", { d: `M${points.join("L")}`, fill: "none", stroke: color, "stroke-width": 1.8, "vector-effect": "non-scaling-stroke", "stroke-linejoin": "round" }),
+    svg("path", {
+      d: `M${points.join("L")}`,
+      fill: "none",
+      stroke: color,
+      "stroke-width": 1.8,
+      "vector-effect": "non-scaling-stroke",
+      "stroke-linejoin": "round",
+    }),
   );
   return frame;
 }
@@ -76,12 +148,23 @@ function panel(values, style, color, label) {
 function strip(values, label) {
   const width = Math.min(values.length, 1200);
   const canvas = h("canvas", { width, height: 1, role: "img", "aria-label": label });
-  const scale = sequential().map(([place, color]) => [place, [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16))]);
+  const scale = sequential().map(([place, color]) => [
+    place,
+    [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16)),
+  ]);
   const image = new ImageData(width, 1);
   for (let column = 0; column < width; column++) {
     let value = 0;
-    for (let index = Math.floor((column * values.length) / width); index < ((column + 1) * values.length) / width; index++) value = Math.max(value, values[index]);
-    const upper = Math.max(1, scale.findIndex(([place]) => place >= value));
+    for (
+      let index = Math.floor((column * values.length) / width);
+      index < ((column + 1) * values.length) / width;
+      index++
+    )
+      value = Math.max(value, values[index]);
+    const upper = Math.max(
+      1,
+      scale.findIndex(([place]) => place >= value),
+    );
     const [[p0, c0], [p1, c1]] = [scale[upper - 1], scale[upper]];
     image.data.set([...c0.map((from, part) => from + ((c1[part] - from) * (value - p0)) / (p1 - p0)), 255], column * 4);
   }

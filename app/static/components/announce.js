@@ -4,5 +4,7 @@ export function announce(text) {
   const region = document.querySelector("[data-announce]");
   region.textContent = "";
   // A new text node after a pause: the same words twice are read twice.
-  setTimeout(() => { region.textContent = text; }, 50);
+  setTimeout(() => {
+    region.textContent = text;
+  }, 50);
 }

@@ -7,10 +7,16 @@ import { problemNote } from "./problem-note.js";
 export function show(title, body, { large = false } = {}) {
   return new Promise((resolve) => {
     let answer = null;
-    const close = (value) => { answer = value; dialog.close(); };
+    const close = (value) => {
+      answer = value;
+      dialog.close();
+    };
     const dialog = h("dialog", { class: large ? "large" : "", "aria-label": title });
     dialog.append(h("div", { class: "stack" }, h("h2", {}, title), body(close)));
-    dialog.addEventListener("close", () => { dialog.remove(); resolve(answer); });
+    dialog.addEventListener("close", () => {
+      dialog.remove();
+      resolve(answer);
+    });
     document.body.append(dialog);
     dialog.showModal();
   });
@@ -24,7 +30,13 @@ export function confirm(title, text, verb, act) {
 /** Ask for a name. Resolves to whether it was changed. */
 export function rename(kind, present, act) {
   const input = h("input", { value: present ?? "", maxlength: 200, "aria-label": "Name", autofocus: true });
-  return ask(`Rename this ${kind}`, (form) => form.append(input), "Rename", () => act(input.value.trim() || null), "primary");
+  return ask(
+    `Rename this ${kind}`,
+    (form) => form.append(input),
+    "Rename",
+    () => act(input.value.trim() || null),
+    "primary",
+  );
 }
 
 function ask(title, fill, verb, act, kind) {
@@ -33,7 +45,15 @@ function ask(title, fill, verb, act, kind) {
     const yes = h("button", { type: "submit", class: kind }, verb);
     const form = h("form", { method: "dialog" });
     fill(form);
-    form.append(place, h("div", { class: "actions" }, h("button", { type: "button", onclick: () => close(false) }, "Keep as it is"), yes));
+    form.append(
+      place,
+      h(
+        "div",
+        { class: "actions" },
+        h("button", { type: "button", onclick: () => close(false) }, "Keep as it is"),
+        yes,
+      ),
+    );
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
       yes.disabled = true;

@@ -16,16 +16,21 @@ function fill(element, attributes, children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "dataset") Object.assign(element.dataset, value);
     // Through the object model: a style attribute is refused by the page's policy.
-    else if (name === "style") for (const [property, text] of Object.entries(value)) element.style.setProperty(property, text);
+    else if (name === "style")
+      for (const [property, text] of Object.entries(value)) element.style.setProperty(property, text);
     else if (name === "value" || name === "checked") element[name] = value;
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  element.append(
+    ...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return element;
 }
 
 export function replace(parent, ...children) {
-  parent.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  parent.replaceChildren(
+    ...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return parent;
 }
 
@@ -39,7 +44,13 @@ export function redraw(parent, ...children) {
   replace(parent, ...children);
   if (place < 0) return parent;
   const now = all();
-  const same = now.find((one) => one.tagName === focused.tagName && (focused.href ? one.href === focused.href : one.ariaLabel === focused.ariaLabel && one.textContent === focused.textContent));
+  const same = now.find(
+    (one) =>
+      one.tagName === focused.tagName &&
+      (focused.href
+        ? one.href === focused.href
+        : one.ariaLabel === focused.ariaLabel && one.textContent === focused.textContent),
+  );
   (same ?? now[Math.min(place, now.length - 1)])?.focus({ preventScroll: true });
   return parent;
 }
@@ -51,21 +62,39 @@ export const newId = (word) => `${word}-${++last}`;
 /** A card with a heading; `controls` stand beside it. */
 export function card(title, controls = [], ...children) {
   const id = newId("card");
-  return h("section", { class: "card", "aria-labelledby": id }, h("header", {}, h("h2", { id }, title), h("div", { class: "actions" }, controls)), children);
+  return h(
+    "section",
+    { class: "card", "aria-labelledby": id },
+    h("header", {}, h("h2", { id }, title), h("div", { class: "actions" }, controls)),
+    children,
+  );
 }
 
 export function facts(pairs) {
   const shown = pairs.filter((pair) => pair && pair[1] !== null && pair[1] !== undefined && pair[1] !== "");
-  return h("dl", { class: "facts" }, shown.map(([term, value, small]) => h("div", {}, h("dt", {}, term), h("dd", {}, value, small && h("small", {}, small)))));
+  return h(
+    "dl",
+    { class: "facts" },
+    shown.map(([term, value, small]) =>
+      h("div", {}, h("dt", {}, term), h("dd", {}, value, small && h("small", {}, small))),
+    ),
+  );
 }
 
 /** A choice among a few, as radio buttons that look like one control. */
 export function choice(legend, options, chosen, onchange) {
   const name = newId("choice");
   return h(
-    "div", { class: "choice", role: "radiogroup", "aria-label": legend },
+    "div",
+    { class: "choice", role: "radiogroup", "aria-label": legend },
     Object.entries(options).map(([value, text]) =>
-      h("label", {}, h("input", { type: "radio", name, value, checked: value === chosen, onchange: () => onchange(value) }), text)),
+      h(
+        "label",
+        {},
+        h("input", { type: "radio", name, value, checked: value === chosen, onchange: () => onchange(value) }),
+        text,
+      ),
+    ),
   );
 }
 
@@ -74,11 +103,22 @@ export function field(label, control, { advice, wide } = {}) {
   const told = advice && h("span", { class: "advice", id: `${id}-advice` }, advice);
   const error = h("span", { class: "error", id: `${id}-error`, hidden: true });
   control.setAttribute("aria-describedby", [told && told.id, error.id].filter(Boolean).join(" "));
-  return h("div", { class: "field", style: wide ? { "grid-column": "1 / -1" } : {} }, h("label", { for: id }, label), control, told, error);
+  return h(
+    "div",
+    { class: "field", style: wide ? { "grid-column": "1 / -1" } : {} },
+    h("label", { for: id }, label),
+    control,
+    told,
+    error,
+  );
 }
 
 export function select(options, chosen, attributes = {}) {
-  const made = h("select", attributes, Object.entries(options).map(([value, text]) => h("option", { value }, text)));
+  const made = h(
+    "select",
+    attributes,
+    Object.entries(options).map(([value, text]) => h("option", { value }, text)),
+  );
   made.value = chosen ?? "";
   return made;
 }

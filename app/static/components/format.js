@@ -6,7 +6,8 @@ const UNITS = ["B", "kB", "MB", "GB", "TB"];
 
 export function number(value, digits = 4) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
-  if (value !== 0 && (Math.abs(value) >= 1e6 || Math.abs(value) < 1e-3)) return value.toExponential(digits - 2).replace("e+", "e");
+  if (value !== 0 && (Math.abs(value) >= 1e6 || Math.abs(value) < 1e-3))
+    return value.toExponential(digits - 2).replace("e+", "e");
   return DIGITS.format(value);
 }
 
@@ -47,7 +48,13 @@ export function when(text) {
 
 function ago(age) {
   if (age < 45) return "just now";
-  const steps = [[60, "minute", 60], [24, "hour", 3600], [30, "day", 86400], [12, "month", 2.6e6], [Infinity, "year", 3.15e7]];
+  const steps = [
+    [60, "minute", 60],
+    [24, "hour", 3600],
+    [30, "day", 86400],
+    [12, "month", 2.6e6],
+    [Infinity, "year", 3.15e7],
+  ];
   const [, word, unit] = steps.find(([limit, , size]) => age / size < limit * 0.95) ?? steps.at(-1);
   return `${count(Math.max(1, Math.round(age / unit)), word)} ago`;
 }

@@ -8,11 +8,20 @@ import { nameOf } from "./format.js";
 
 export const LIVE = ["queued", "running"];
 export const pathOf = (job) => `v1/jobs/${encodeURIComponent(job.id)}`;
-const FORMATS = { npz: "numpy (.npz)", mat: "MATLAB (.mat)", csv: "tables (.csv in a .zip)", nc: "NetCDF (.nc): xarray, MATLAB, R" };
+const FORMATS = {
+  npz: "numpy (.npz)",
+  mat: "MATLAB (.mat)",
+  csv: "tables (.csv in a .zip)",
+  nc: "NetCDF (.nc): xarray, MATLAB, R",
+};
 const AS_COMPUTED = { scale: "none", order: "none", zeros: "keep" };
 
-export const renameJob = (job, onchange) => rename("job", job.name, (name) => send("PATCH", pathOf(job), { body: { name } })).then((done) => done && onchange());
-export const deleteJob = (job, onchange) => confirm("Delete this job?", `${nameOf(job)} with its factors and its history cannot be brought back.`, "Delete", () => send("DELETE", pathOf(job))).then((done) => done && onchange());
+export const renameJob = (job, onchange) =>
+  rename("job", job.name, (name) => send("PATCH", pathOf(job), { body: { name } })).then((done) => done && onchange());
+export const deleteJob = (job, onchange) =>
+  confirm("Delete this job?", `${nameOf(job)} with its factors and its history cannot be brought back.`, "Delete", () =>
+    send("DELETE", pathOf(job)),
+  ).then((done) => done && onchange());
 
 export async function cancelJob(job) {
   const told = await send("POST", `${pathOf(job)}/cancel`);
@@ -28,20 +37,51 @@ export function download(job, modes) {
     const asked = { ...AS_COMPUTED };
     const get = h("a", { class: "button primary", download: "" }, "Download the factors");
     const update = () => {
-      get.href = address(`${path}/factors`, { format: format.value, ...Object.fromEntries(Object.entries(asked).filter(([name, value]) => value !== AS_COMPUTED[name])) });
+      get.href = address(`${path}/factors`, {
+        format: format.value,
+        ...Object.fromEntries(Object.entries(asked).filter(([name, value]) => value !== AS_COMPUTED[name])),
+      });
     };
-    const ask = (name, label, options) => h("div", { class: "field" }, h("span", { class: "label" }, label), choice(label, options, asked[name], (value) => { asked[name] = value; update(); }));
+    const ask = (name, label, options) =>
+      h(
+        "div",
+        { class: "field" },
+        h("span", { class: "label" }, label),
+        choice(label, options, asked[name], (value) => {
+          asked[name] = value;
+          update();
+        }),
+      );
     format.addEventListener("change", update);
     update();
     const file = (words, file, query) => h("a", { href: address(`${path}/${file}`, query), download: "" }, words);
-    const pictures = ["convergence", "components"].flatMap((plot) => ["svg", "png", "pdf"].map((kind) => [file(`${plot} .${kind}`, `plots/${plot}`, { format: kind }), " · "]));
-    return h("div", { class: "stack" },
+    const pictures = ["convergence", "components"].flatMap((plot) =>
+      ["svg", "png", "pdf"].map((kind) => [file(`${plot} .${kind}`, `plots/${plot}`, { format: kind }), " · "]),
+    );
+    return h(
+      "div",
+      { class: "stack" },
       field("Format", format),
-      ask("scale", "Columns", { none: "as computed", unit: "norm 1", max: "maximum 1" }), ask("order", "Order", { none: "as computed", share: "largest first" }), ask("zeros", "Empty components", { keep: "keep", drop: "leave out" }),
+      ask("scale", "Columns", { none: "as computed", unit: "norm 1", max: "maximum 1" }),
+      ask("order", "Order", { none: "as computed", share: "largest first" }),
+      ask("zeros", "Empty components", { keep: "keep", drop: "leave out" }),
       h("div", { class: "actions" }, get),
-      h("p", {}, "One mode as .npy: ", Array.from({ length: modes }, (_, place) => [file(`mode ${place + 1}`, `factors/${place + 1}`), " "])),
-      h("p", {}, "History: ", file(".csv", "history", { format: "csv" }), " · ", file(".json", "history", { format: "json" })),
+      h(
+        "p",
+        {},
+        "One mode as .npy: ",
+        Array.from({ length: modes }, (_, place) => [file(`mode ${place + 1}`, `factors/${place + 1}`), " "]),
+      ),
+      h(
+        "p",
+        {},
+        "History: ",
+        file(".csv", "history", { format: "csv" }),
+        " · ",
+        file(".json", "history", { format: "json" }),
+      ),
       h("p", {}, "Pictures: ", pictures),
-      h("div", { class: "actions" }, h("button", { type: "button", onclick: () => close(null) }, "Close")));
+      h("div", { class: "actions" }, h("button", { type: "button", onclick: () => close(null) }, "Close")),
+    );
   });
 }

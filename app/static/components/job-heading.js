@@ -17,15 +17,37 @@ export function jobHeading(screen, modes) {
   const state = h("span");
   const title = h("h1", { tabindex: "-1" });
   const button = (words, act, kind = "") => h("button", { type: "button", class: kind, onclick: act }, words);
-  const cancel = button("Cancel", () => { cancel.disabled = true; cancelJob(job).catch(() => { cancel.disabled = false; }); }, "danger");
+  const cancel = button(
+    "Cancel",
+    () => {
+      cancel.disabled = true;
+      cancelJob(job).catch(() => {
+        cancel.disabled = false;
+      });
+    },
+    "danger",
+  );
   const again = h("a", { class: "button" }, "Run again");
   const remove = button("Delete", () => deleteJob(job, () => go("/jobs")), "danger");
-  const actions = h("div", { class: "actions" }, cancel, button("Rename", () => renameJob(job, route)), button("Download", () => download(job, modes)), again, remove);
+  const actions = h(
+    "div",
+    { class: "actions" },
+    cancel,
+    button("Rename", () => renameJob(job, route)),
+    button("Download", () => download(job, modes)),
+    again,
+    remove,
+  );
   const tab = (name, text) => h("a", { "aria-current": screen === name ? "page" : null }, text);
   const [run, components] = [tab("live", "Live"), tab("components", "Components")];
   let told = null;
   return {
-    element: h("div", { class: "stack" }, h("div", { class: "heading" }, title, state, actions), h("nav", { class: "tabs", "aria-label": "Job" }, run, components)),
+    element: h(
+      "div",
+      { class: "stack" },
+      h("div", { class: "heading" }, title, state, actions),
+      h("nav", { class: "tabs", "aria-label": "Job" }, run, components),
+    ),
     show(shown) {
       job = shown;
       const live = LIVE.includes(job.state);

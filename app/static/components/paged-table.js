@@ -13,7 +13,13 @@ export function pagedTable({ path, signal, filter, columns, empty, row }) {
   const body = h("tbody");
   const more = h("button", { type: "button", hidden: true, onclick: () => load() }, "Show more");
   const none = h("p", { class: "empty", hidden: true }, empty);
-  const head = columns.map((text) => h("th", { scope: "col", class: ["Rank", "Iteration", "Relative error", "Time", "Size"].includes(text) ? "number" : "" }, text || h("span", { class: "visually-hidden" }, "Actions")));
+  const head = columns.map((text) =>
+    h(
+      "th",
+      { scope: "col", class: ["Rank", "Iteration", "Relative error", "Time", "Size"].includes(text) ? "number" : "" },
+      text || h("span", { class: "visually-hidden" }, "Actions"),
+    ),
+  );
   const rows = new Map();
   let cursors = []; // where each page that is shown begins
   let next = null;
@@ -46,7 +52,11 @@ export function pagedTable({ path, signal, filter, columns, empty, row }) {
     const cursor = clear ? null : next;
     const page = await ask(cursor);
     if (own !== turn) return rows.size; // a newer filter is on its way
-    if (clear) { rows.clear(); replace(body); cursors = []; }
+    if (clear) {
+      rows.clear();
+      replace(body);
+      cursors = [];
+    }
     cursors.push(cursor);
     page.items.forEach((record) => put(record));
     next = page.next;
@@ -64,12 +74,29 @@ export function pagedTable({ path, signal, filter, columns, empty, row }) {
       const page = await ask(cursor);
       if (own !== turn) return;
       const first = number ? null : body.firstChild;
-      page.items.forEach((record) => { if (rows.has(record.id) || !number) put(record, first); });
+      page.items.forEach((record) => {
+        if (rows.has(record.id) || !number) put(record, first);
+      });
       // What is gone from a page that is whole has been deleted, or does not pass the filter any more.
-      if (!number && page.items.length < PAGE) for (const [id, { element }] of rows) if (!page.items.some((record) => record.id === id)) { element.remove(); rows.delete(id); }
+      if (!number && page.items.length < PAGE)
+        for (const [id, { element }] of rows)
+          if (!page.items.some((record) => record.id === id)) {
+            element.remove();
+            rows.delete(id);
+          }
     }
     settle();
   }
 
-  return { element: h("div", { class: "stack" }, h("table", { class: "rows" }, h("thead", {}, h("tr", {}, head)), body), none, more), reload: () => load(true), refresh };
+  return {
+    element: h(
+      "div",
+      { class: "stack" },
+      h("table", { class: "rows" }, h("thead", {}, h("tr", {}, head)), body),
+      none,
+      more,
+    ),
+    reload: () => load(true),
+    refresh,
+  };
 }

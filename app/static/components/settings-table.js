@@ -5,12 +5,30 @@ import { h } from "./element.js";
 /** Nested settings flat: `stop.tolerance`. */
 export function flat(settings, prefix = "") {
   return Object.entries(settings).flatMap(([name, value]) =>
-    value !== null && typeof value === "object" && !Array.isArray(value) ? flat(value, `${prefix}${name}.`) : [[`${prefix}${name}`, value]]);
+    value !== null && typeof value === "object" && !Array.isArray(value)
+      ? flat(value, `${prefix}${name}.`)
+      : [[`${prefix}${name}`, value]],
+  );
 }
 
-export const written = (value) => (value === null || value === undefined ? "–" : Array.isArray(value) ? value.join(", ") : String(value));
+export const written = (value) =>
+  value === null || value === undefined ? "–" : Array.isArray(value) ? value.join(", ") : String(value);
 
 export function settingsTable(settings) {
-  return h("details", {}, h("summary", {}, settings.preset ? `${settings.method}, rank ${settings.rank}, preset ${settings.preset}` : `${settings.method}, rank ${settings.rank}`),
-    h("dl", { class: "facts" }, flat(settings).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, written(value))))));
+  return h(
+    "details",
+    {},
+    h(
+      "summary",
+      {},
+      settings.preset
+        ? `${settings.method}, rank ${settings.rank}, preset ${settings.preset}`
+        : `${settings.method}, rank ${settings.rank}`,
+    ),
+    h(
+      "dl",
+      { class: "facts" },
+      flat(settings).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, written(value)))),
+    ),
+  );
 }

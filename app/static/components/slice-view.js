@@ -13,7 +13,9 @@ import { problemNote } from "./problem-note.js";
 export function sliceView({ shape, axes, load, fixed = {}, signed = [], range = null, signal }) {
   const modes = shape.map((_, place) => place + 1);
   const free = modes.filter((mode) => !(mode in fixed)).sort((a, b) => shape[b - 1] - shape[a - 1]);
-  let shown = (free.length >= 2 ? free.slice(0, 2) : shape.length === 2 && !Object.keys(fixed).length ? modes : free).sort((a, b) => a - b);
+  let shown = (
+    free.length >= 2 ? free.slice(0, 2) : shape.length === 2 && !Object.keys(fixed).length ? modes : free
+  ).sort((a, b) => a - b);
   const at = Object.fromEntries(modes.map((mode) => [mode, fixed[mode] ?? Math.floor((shape[mode - 1] - 1) / 2)]));
   const controls = h("div", { class: "sliders" });
   const pictures = h("div", { class: "slices" });
@@ -36,7 +38,14 @@ export function sliceView({ shape, axes, load, fixed = {}, signed = [], range = 
 
   function slider(mode) {
     const output = h("output", {}, indexLabel(axes, mode, at[mode]));
-    const input = h("input", { type: "range", min: 0, max: shape[mode - 1] - 1, value: at[mode], "aria-label": modeName(axes, mode), "aria-valuetext": indexLabel(axes, mode, at[mode]) });
+    const input = h("input", {
+      type: "range",
+      min: 0,
+      max: shape[mode - 1] - 1,
+      value: at[mode],
+      "aria-label": modeName(axes, mode),
+      "aria-valuetext": indexLabel(axes, mode, at[mode]),
+    });
     input.addEventListener("input", () => {
       at[mode] = Number(input.value);
       output.textContent = indexLabel(axes, mode, at[mode]);
@@ -63,11 +72,23 @@ export function sliceView({ shape, axes, load, fixed = {}, signed = [], range = 
         served = wanted;
         const modesNow = [...shown].sort((a, b) => a - b);
         const transpose = shown.length === 2 && shown[0] > shown[1];
-        const found = await load(modes.filter((mode) => !shown.includes(mode)).map((mode) => `${mode}:${at[mode]}`).join(","));
+        const found = await load(
+          modes
+            .filter((mode) => !shown.includes(mode))
+            .map((mode) => `${mode}:${at[mode]}`)
+            .join(","),
+        );
         if (signal.aborted) return;
         for (const [name, slice] of Object.entries(found)) {
           charts[name] ??= picture(name);
-          charts[name].draw({ slice, modes: modesNow, axes, transpose, signed: signed.includes(name), range: still && !signed.includes(name) ? range : null });
+          charts[name].draw({
+            slice,
+            modes: modesNow,
+            axes,
+            transpose,
+            signed: signed.includes(name),
+            range: still && !signed.includes(name) ? range : null,
+          });
         }
         tellThinning(Object.values(found)[0], modesNow);
       }
@@ -85,12 +106,25 @@ export function sliceView({ shape, axes, load, fixed = {}, signed = [], range = 
   }
 
   function tellThinning(slice, modesNow) {
-    const words = modesNow.map((mode, place) => slice.steps[place] > 1 && `every ${slice.steps[place]}th of ${modeName(axes, mode)}`).filter(Boolean);
+    const words = modesNow
+      .map((mode, place) => slice.steps[place] > 1 && `every ${slice.steps[place]}th of ${modeName(axes, mode)}`)
+      .filter(Boolean);
     told.textContent = words.length ? `Thinned for drawing: ${words.join(", ")}.` : "";
   }
 
   // Charts are drawn once they are in the page.
   queueMicrotask(arrange);
-  const scale = range && shape.length > 2 && h("div", { class: "field" }, h("span", { class: "label" }, "Colours"), choice("Colours", { own: "of this slice", all: "of the whole tensor" }, "own", (value) => { still = value === "all"; draw(); }));
+  const scale =
+    range &&
+    shape.length > 2 &&
+    h(
+      "div",
+      { class: "field" },
+      h("span", { class: "label" }, "Colours"),
+      choice("Colours", { own: "of this slice", all: "of the whole tensor" }, "own", (value) => {
+        still = value === "all";
+        draw();
+      }),
+    );
   return h("div", { class: "stack" }, controls, scale, pictures, told);
 }

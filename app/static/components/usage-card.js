@@ -10,15 +10,51 @@ export function usageCard(signal) {
   return card("What you use", [], place);
 }
 
-function told({ stored_bytes: stored, tensor_bytes: tensors, result_bytes: results, jobs, computing_seconds: computed, limits }) {
+function told({
+  stored_bytes: stored,
+  tensor_bytes: tensors,
+  result_bytes: results,
+  jobs,
+  computing_seconds: computed,
+  limits,
+}) {
   const quota = limits.stored_bytes;
   const live = jobs.queued + jobs.running;
   return [
-    quota && h("div", {}, h("meter", { min: 0, max: quota, high: 0.9 * quota, value: stored, "aria-label": `${bytes(stored)} of ${bytes(quota)} used` })),
+    quota &&
+      h(
+        "div",
+        {},
+        h("meter", {
+          min: 0,
+          max: quota,
+          high: 0.9 * quota,
+          value: stored,
+          "aria-label": `${bytes(stored)} of ${bytes(quota)} used`,
+        }),
+      ),
     facts([
-      ["Stored", quota ? `${bytes(stored)} of ${bytes(quota)}` : bytes(stored), `tensors ${bytes(tensors)}, results ${bytes(results)}`],
-      ["Live jobs", limits.live_jobs ? `${live} of ${limits.live_jobs}` : whole(live), `${jobs.queued} queued, ${jobs.running} running`],
-      ["Ended jobs", whole(jobs.succeeded + jobs.failed + jobs.cancelled), [`${jobs.succeeded} succeeded`, jobs.failed && `${jobs.failed} failed`, jobs.cancelled && `${jobs.cancelled} cancelled`].filter(Boolean).join(", ")],
+      [
+        "Stored",
+        quota ? `${bytes(stored)} of ${bytes(quota)}` : bytes(stored),
+        `tensors ${bytes(tensors)}, results ${bytes(results)}`,
+      ],
+      [
+        "Live jobs",
+        limits.live_jobs ? `${live} of ${limits.live_jobs}` : whole(live),
+        `${jobs.queued} queued, ${jobs.running} running`,
+      ],
+      [
+        "Ended jobs",
+        whole(jobs.succeeded + jobs.failed + jobs.cancelled),
+        [
+          `${jobs.succeeded} succeeded`,
+          jobs.failed && `${jobs.failed} failed`,
+          jobs.cancelled && `${jobs.cancelled} cancelled`,
+        ]
+          .filter(Boolean)
+          .join(", "),
+      ],
       ["Computing time", seconds(computed)],
       limits.rank && ["Largest rank", whole(limits.rank)],
       limits.job_seconds && ["Longest job", seconds(limits.job_seconds)],

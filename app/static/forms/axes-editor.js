@@ -15,7 +15,11 @@ export function parseValues(text) {
     // Rounded, since ten steps of 0.1 are not quite one.
     return Array.from({ length: count }, (_, place) => Number((from + place * step).toPrecision(12)));
   }
-  const parts = text.trim().split(/\n|\t|;/.test(text.trim()) ? /[\n\t;]+/ : /,/).map((part) => part.trim()).filter((part) => part !== "");
+  const parts = text
+    .trim()
+    .split(/\n|\t|;/.test(text.trim()) ? /[\n\t;]+/ : /,/)
+    .map((part) => part.trim())
+    .filter((part) => part !== "");
   return parts.every((part) => Number.isFinite(Number(part))) ? parts.map(Number) : parts;
 }
 
@@ -23,7 +27,17 @@ export function axesEditor(tensor, onsaved) {
   const place = h("div");
   const rows = tensor.shape.map((length, index) => row(index + 1, length, tensor.axes?.[index]));
   const save = h("button", { type: "submit", class: "primary" }, "Save the axes");
-  const form = h("form", { class: "stack" }, h("div", { class: "stack" }, rows.map(({ element }) => element)), place, h("div", { class: "actions" }, save));
+  const form = h(
+    "form",
+    { class: "stack" },
+    h(
+      "div",
+      { class: "stack" },
+      rows.map(({ element }) => element),
+    ),
+    place,
+    h("div", { class: "actions" }, save),
+  );
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     save.disabled = true;
@@ -44,7 +58,12 @@ export function axesEditor(tensor, onsaved) {
 function row(mode, length, axis) {
   const name = h("input", { value: axis?.name ?? `mode ${mode}`, maxlength: 200, required: true });
   const unit = h("input", { value: axis?.unit ?? "", maxlength: 200, placeholder: "none" });
-  const values = h("textarea", { rows: 2, value: axis ? axis.values.join("\n") : "", placeholder: `0:${length - 1}`, spellcheck: "false" });
+  const values = h("textarea", {
+    rows: 2,
+    value: axis ? axis.values.join("\n") : "",
+    placeholder: `0:${length - 1}`,
+    spellcheck: "false",
+  });
   const told = h("small", { "aria-live": "polite" });
   const given = () => (values.value.trim() ? parseValues(values.value) : Array.from({ length }, (_, index) => index));
   const tell = () => {
@@ -54,7 +73,22 @@ function row(mode, length, axis) {
   };
   values.addEventListener("input", tell);
   tell();
-  const element = h("fieldset", {}, h("legend", {}, `Mode ${mode}, length ${length}`),
-    h("div", { class: "fields" }, field("Name", name), field("Unit", unit), h("div", {}, field("Values", values, { advice: "Paste a column, or a range such as 250:450 or 240:5:300" }), told)));
+  const element = h(
+    "fieldset",
+    {},
+    h("legend", {}, `Mode ${mode}, length ${length}`),
+    h(
+      "div",
+      { class: "fields" },
+      field("Name", name),
+      field("Unit", unit),
+      h(
+        "div",
+        {},
+        field("Values", values, { advice: "Paste a column, or a range such as 250:450 or 240:5:300" }),
+        told,
+      ),
+    ),
+  );
   return { element, axis: () => ({ name: name.value.trim(), unit: unit.value.trim() || null, values: given() }) };
 }

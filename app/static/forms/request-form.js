@@ -8,12 +8,26 @@ const labelOf = (name) => LABELS[name] ?? (name[0].toUpperCase() + name.slice(1)
 
 /** `{element, body(), set(values), fail(errors)}`; `front` fields come first, `skip` fields are the caller's own. */
 export function requestForm(schema, all, { front, skip = [], onchange }) {
-  const changed = () => { tellPreset(); onchange(); };
+  const changed = () => {
+    tellPreset();
+    onchange();
+  };
   const names = Object.keys(schema.properties).filter((name) => !skip.includes(name));
-  const controls = Object.fromEntries(names.map((name) => [name, control(name, schema.properties[name], all, changed, labelOf(name))]));
+  const controls = Object.fromEntries(
+    names.map((name) => [name, control(name, schema.properties[name], all, changed, labelOf(name))]),
+  );
   const first = front.filter((name) => name in controls);
   const rest = names.filter((name) => !first.includes(name));
-  const folded = h("details", {}, h("summary", {}, "All other settings"), h("div", { class: "fields" }, rest.map((name) => controls[name].element)));
+  const folded = h(
+    "details",
+    {},
+    h("summary", {}, "All other settings"),
+    h(
+      "div",
+      { class: "fields" },
+      rest.map((name) => controls[name].element),
+    ),
+  );
 
   function tellPreset() {
     const isOn = controls.preset?.value() === "recommended" || !controls.preset;
@@ -28,10 +42,27 @@ export function requestForm(schema, all, { front, skip = [], onchange }) {
   }
 
   return {
-    element: h("div", { class: "stack" }, h("div", { class: "fields" }, first.map((name) => controls[name].element)), folded),
+    element: h(
+      "div",
+      { class: "stack" },
+      h(
+        "div",
+        { class: "fields" },
+        first.map((name) => controls[name].element),
+      ),
+      folded,
+    ),
     /** Only what was given. */
-    body: () => Object.fromEntries(Object.entries(controls).map(([name, one]) => [name, one.value()]).filter(([, value]) => value !== undefined)),
-    set(values) { for (const [name, value] of Object.entries(values)) controls[name]?.set(value); tellPreset(); },
+    body: () =>
+      Object.fromEntries(
+        Object.entries(controls)
+          .map(([name, one]) => [name, one.value()])
+          .filter(([, value]) => value !== undefined),
+      ),
+    set(values) {
+      for (const [name, value] of Object.entries(values)) controls[name]?.set(value);
+      tellPreset();
+    },
     /** The settings of a job, which are complete: only those are filled in that are not what an empty field means. */
     setSettings(values) {
       const preset = values.preset === "recommended";
@@ -47,12 +78,17 @@ export function requestForm(schema, all, { front, skip = [], onchange }) {
       const left = [];
       for (const { field, problem, remedy } of errors) {
         const found = find(field);
-        if (!found) { left.push({ field, problem, remedy }); continue; }
+        if (!found) {
+          left.push({ field, problem, remedy });
+          continue;
+        }
         found.fail([problem, remedy].filter(Boolean).join(" – "));
         if (folded.contains(found.element)) folded.open = true;
       }
       return left;
     },
-    focusFirstError() { this.element.querySelector('[aria-invalid="true"]')?.focus(); },
+    focusFirstError() {
+      this.element.querySelector('[aria-invalid="true"]')?.focus();
+    },
   };
 }

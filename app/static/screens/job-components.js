@@ -31,7 +31,19 @@ export async function show({ main, parameters: { id }, signal }) {
   const told = h("p", { class: "soft", role: "status" }, "…");
   const place = h("div", { class: "scroll" });
   const trust = h("div", { class: "stack" });
-  const all = h("button", { type: "button", class: "quiet", hidden: true, onclick: () => { hidden.clear(); draw(); } }, "Show all");
+  const all = h(
+    "button",
+    {
+      type: "button",
+      class: "quiet",
+      hidden: true,
+      onclick: () => {
+        hidden.clear();
+        draw();
+      },
+    },
+    "Show all",
+  );
   const hidden = new Set();
   let components = [];
   let shape = tensor?.shape ?? [];
@@ -41,11 +53,24 @@ export async function show({ main, parameters: { id }, signal }) {
   heading.show(job);
 
   function draw() {
-    const focused = place.contains(document.activeElement) ? document.activeElement.closest('[role="group"]')?.getAttribute("aria-label") : null;
-    replace(place, multiples({
-      components, shape, axes, hidden, onopen,
-      ontoggle(number) { if (!hidden.delete(number)) hidden.add(number); announce(`Component ${number} is ${hidden.has(number) ? "hidden" : "shown"}`); draw(); },
-    }));
+    const focused = place.contains(document.activeElement)
+      ? document.activeElement.closest('[role="group"]')?.getAttribute("aria-label")
+      : null;
+    replace(
+      place,
+      multiples({
+        components,
+        shape,
+        axes,
+        hidden,
+        onopen,
+        ontoggle(number) {
+          if (!hidden.delete(number)) hidden.add(number);
+          announce(`Component ${number} is ${hidden.has(number) ? "hidden" : "shown"}`);
+          draw();
+        },
+      }),
+    );
     if (focused) place.querySelector(`[aria-label="${focused}"] button`)?.focus();
     all.hidden = !hidden.size;
   }
@@ -53,18 +78,33 @@ export async function show({ main, parameters: { id }, signal }) {
   /** All components of one mode in a chart to zoom into. */
   function onopen(mode) {
     const closing = new AbortController();
-    showDialog(modeTitle(axes, mode), (close) => {
-      const drawing = h("div", { class: "chart tall" });
-      const chart = new ModeChart(drawing, `All components along ${modeName(axes, mode)}`, closing.signal);
-      const lines = components.map((one, row) => ({ name: `Component ${one.number}`, values: Array.from(one.columns[mode - 1]), color: palette()[row % palette().length] })).filter((_, row) => !hidden.has(components[row].number));
-      queueMicrotask(() => chart.draw({ lines, mode, axes, title: "relative to the maximum" }));
-      return [drawing, h("div", { class: "actions" }, h("button", { type: "button", onclick: () => close(null) }, "Close"))];
-    }, { large: true }).then(() => closing.abort());
+    showDialog(
+      modeTitle(axes, mode),
+      (close) => {
+        const drawing = h("div", { class: "chart tall" });
+        const chart = new ModeChart(drawing, `All components along ${modeName(axes, mode)}`, closing.signal);
+        const lines = components
+          .map((one, row) => ({
+            name: `Component ${one.number}`,
+            values: Array.from(one.columns[mode - 1]),
+            color: palette()[row % palette().length],
+          }))
+          .filter((_, row) => !hidden.has(components[row].number));
+        queueMicrotask(() => chart.draw({ lines, mode, axes, title: "relative to the maximum" }));
+        return [
+          drawing,
+          h("div", { class: "actions" }, h("button", { type: "button", onclick: () => close(null) }, "Close")),
+        ];
+      },
+      { large: true },
+    ).then(() => closing.abort());
   }
 
   async function load() {
     if (job.factors_iteration === null) {
-      told.textContent = LIVE.includes(job.state) ? "There are no factors yet: they come with the first checkpoint." : "This job ended before it had factors.";
+      told.textContent = LIVE.includes(job.state)
+        ? "There are no factors yet: they come with the first checkpoint."
+        : "This job ended before it had factors.";
       return;
     }
     if (job.factors_iteration === iteration) return;
@@ -86,13 +126,20 @@ export async function show({ main, parameters: { id }, signal }) {
       job = await getJson(path, { signal });
       heading.show(job);
       await load();
-      if (!LIVE.includes(job.state)) { iteration = null; await load(); await diagnose(); }
+      if (!LIVE.includes(job.state)) {
+        iteration = null;
+        await load();
+        await diagnose();
+      }
     });
   } else await diagnose();
 
   async function diagnose() {
-    const reason = job.settings.diagnose ? "A job that was cancelled has no diagnostics." : "This job was run without diagnostics.";
-    if (!job.settings.diagnose || job.state !== "succeeded") return replace(trust, job.result && h("p", { class: "soft" }, reason));
+    const reason = job.settings.diagnose
+      ? "A job that was cancelled has no diagnostics."
+      : "This job was run without diagnostics.";
+    if (!job.settings.diagnose || job.state !== "succeeded")
+      return replace(trust, job.result && h("p", { class: "soft" }, reason));
     try {
       showTrust(trust, await getJson(`${path}/diagnostics`, { signal }), { path, shape, axes, signal, tensor });
     } catch (error) {
@@ -117,7 +164,14 @@ function showTrust(place, diagnostics, { path, shape, axes, signal, tensor }) {
 
   function draw() {
     pickedIndex.max = shape[mode - 1] - 1;
-    chart.draw({ lines: [{ name: titles[quantity], values: diagnostics.modes[mode - 1][quantity] }], mode, axes, title: titles[quantity], onpick, picked });
+    chart.draw({
+      lines: [{ name: titles[quantity], values: diagnostics.modes[mode - 1][quantity] }],
+      mode,
+      axes,
+      title: titles[quantity],
+      onpick,
+      picked,
+    });
   }
 
   let looking = new AbortController();
@@ -128,37 +182,126 @@ function showTrust(place, diagnostics, { path, shape, axes, signal, tensor }) {
     looking.abort();
     looking = new AbortController();
     const own = AbortSignal.any([signal, looking.signal]);
-    replace(detail, h("h3", {}, `${modeName(axes, mode)}: ${indexLabel(axes, mode, index)}`), tensor
-      ? sliceView({
-          shape, axes, signal: own, fixed: { [mode]: index }, signed: ["Residual"],
-          load: async (fix) => { const found = await getJson(`${path}/model`, { query: { fix, max: 256 }, signal: own }); return { Data: found.tensor, Model: found.model, Residual: found.residual }; },
-        })
-      : h("p", { class: "soft" }, "The tensor was deleted; there is no slice to look at."));
+    replace(
+      detail,
+      h("h3", {}, `${modeName(axes, mode)}: ${indexLabel(axes, mode, index)}`),
+      tensor
+        ? sliceView({
+            shape,
+            axes,
+            signal: own,
+            fixed: { [mode]: index },
+            signed: ["Residual"],
+            load: async (fix) => {
+              const found = await getJson(`${path}/model`, { query: { fix, max: 256 }, signal: own });
+              return { Data: found.tensor, Model: found.model, Residual: found.residual };
+            },
+          })
+        : h("p", { class: "soft" }, "The tensor was deleted; there is no slice to look at."),
+    );
     draw();
     announce(`Slice at ${indexLabel(axes, mode, index)}`);
   }
 
-  pickedIndex.addEventListener("change", () => { const index = Number(pickedIndex.value); if (pickedIndex.value !== "" && index >= 0 && index < shape[mode - 1]) onpick(index); });
-  const worst = h("button", { type: "button", onclick: () => { const values = diagnostics.modes[mode - 1][quantity]; onpick(values.indexOf(Math.max(...values))); } }, "The largest");
+  pickedIndex.addEventListener("change", () => {
+    const index = Number(pickedIndex.value);
+    if (pickedIndex.value !== "" && index >= 0 && index < shape[mode - 1]) onpick(index);
+  });
+  const worst = h(
+    "button",
+    {
+      type: "button",
+      onclick: () => {
+        const values = diagnostics.modes[mode - 1][quantity];
+        onpick(values.indexOf(Math.max(...values)));
+      },
+    },
+    "The largest",
+  );
   const modesByName = Object.fromEntries(shape.map((_, index) => [index + 1, modeName(axes, index + 1)]));
-  replace(place,
-    card("Residual and leverage", [
-      choice("Mode", modesByName, "1", (value) => { mode = Number(value); picked = null; looking.abort(); replace(detail); draw(); }),
-      choice("Quantity", titles, quantity, (value) => { quantity = value; draw(); }),
-    ], h("p", { class: "soft" }, "Click a point, or name an index, to see data, model and residual there. One index far above the others may be a faulty sample; a leverage near 1 means that a component may be nothing but this index."),
-    drawing, h("div", { class: "filters" }, h("div", { class: "field" }, h("span", { class: "label" }, "Index"), pickedIndex), worst, label), detail),
-    trustCard(diagnostics));
+  replace(
+    place,
+    card(
+      "Residual and leverage",
+      [
+        choice("Mode", modesByName, "1", (value) => {
+          mode = Number(value);
+          picked = null;
+          looking.abort();
+          replace(detail);
+          draw();
+        }),
+        choice("Quantity", titles, quantity, (value) => {
+          quantity = value;
+          draw();
+        }),
+      ],
+      h(
+        "p",
+        { class: "soft" },
+        "Click a point, or name an index, to see data, model and residual there. One index far above the others may be a faulty sample; a leverage near 1 means that a component may be nothing but this index.",
+      ),
+      drawing,
+      h(
+        "div",
+        { class: "filters" },
+        h("div", { class: "field" }, h("span", { class: "label" }, "Index"), pickedIndex),
+        worst,
+        label,
+      ),
+      detail,
+    ),
+    trustCard(diagnostics),
+  );
   draw();
 }
 
 function trustCard(diagnostics) {
   const { core_consistency: core, core_consistency_reason: reason, congruence, components } = diagnostics;
-  const pairs = congruence.flatMap((row, first) => row.map((value, second) => [value, first, second]).filter(([value, a, b]) => b > a && value > OVERLAP && components[a].share > 0 && components[b].share > 0)).sort((a, b) => b[0] - a[0]);
-  return card("Can it be trusted?", [],
-    h("p", {}, h("strong", {}, "Core consistency: "), core === null ? `none – ${reason}` : number(core), core !== null && (core < 50 ? " – low: too many components, or not the right ones" : core > 90 ? " – components do not interact, as they should" : "")),
+  const pairs = congruence
+    .flatMap((row, first) =>
+      row
+        .map((value, second) => [value, first, second])
+        .filter(([value, a, b]) => b > a && value > OVERLAP && components[a].share > 0 && components[b].share > 0),
+    )
+    .sort((a, b) => b[0] - a[0]);
+  return card(
+    "Can it be trusted?",
+    [],
+    h(
+      "p",
+      {},
+      h("strong", {}, "Core consistency: "),
+      core === null ? `none – ${reason}` : number(core),
+      core !== null &&
+        (core < 50
+          ? " – low: too many components, or not the right ones"
+          : core > 90
+            ? " – components do not interact, as they should"
+            : ""),
+    ),
     pairs.length
-      ? h("div", {}, h("p", {}, `${count(pairs.length, "pair")} of components look alike (congruence above ${OVERLAP}): one split in two, or two that the data cannot tell apart.`),
-          h("ul", {}, pairs.slice(0, 12).map(([value, a, b]) => h("li", {}, `Components ${a + 1} and ${b + 1}: ${number(value)}`))))
+      ? h(
+          "div",
+          {},
+          h(
+            "p",
+            {},
+            `${count(pairs.length, "pair")} of components look alike (congruence above ${OVERLAP}): one split in two, or two that the data cannot tell apart.`,
+          ),
+          h(
+            "ul",
+            {},
+            pairs
+              .slice(0, 12)
+              .map(([value, a, b]) => h("li", {}, `Components ${a + 1} and ${b + 1}: ${number(value)}`)),
+          ),
+        )
       : h("p", {}, "No two components look alike."),
-    h("p", { class: "soft" }, `Shares: ${components.map(({ share }, index) => `${index + 1}: ${percent(share)}`).join(" · ")}`));
+    h(
+      "p",
+      { class: "soft" },
+      `Shares: ${components.map(({ share }, index) => `${index + 1}: ${percent(share)}`).join(" · ")}`,
+    ),
+  );
 }

@@ -15,10 +15,28 @@ import { link } from "../router.js";
 
 const LOOK_AT_FACTORS = 5000; // milliseconds between two looks for a new checkpoint
 const LARGEST_FACTORS = 2e6; // entries; of more, the components are counted at the end only
-const PHASES = { preparing: "preparing", start: "trying starts", compressed: "compressed", single: "single precision", exact: "exact", diagnosing: "diagnosing" };
-const STEPS = { check: "checking the stored tensor", scan: "scanning the tensor", weights: "finding the sparsity", start: "making the start", compress: "compressing the tensor", single: "copying in single precision", sweep: "first sweep" };
+const PHASES = {
+  preparing: "preparing",
+  start: "trying starts",
+  compressed: "compressed",
+  single: "single precision",
+  exact: "exact",
+  diagnosing: "diagnosing",
+};
+const STEPS = {
+  check: "checking the stored tensor",
+  scan: "scanning the tensor",
+  weights: "finding the sparsity",
+  start: "making the start",
+  compress: "compressing the tensor",
+  single: "copying in single precision",
+  sweep: "first sweep",
+};
 const REASONS = {
-  tolerance: "the change fell below the tolerance", max_iterations: "it reached its number of iterations", max_seconds: "it reached its time limit", cancelled: "it was cancelled",
+  tolerance: "the change fell below the tolerance",
+  max_iterations: "it reached its number of iterations",
+  max_seconds: "it reached its time limit",
+  cancelled: "it was cancelled",
   exact: "one exact fit, nothing to iterate",
 };
 
@@ -30,16 +48,41 @@ export async function show({ main, parameters: { id }, signal }) {
   const heading = jobHeading("live", tensor?.shape.length ?? 0);
   const numbers = h("div", { dataset: { facts: "" } });
   const outcome = h("div", { class: "stack" });
-  const drawing = h("div", { class: "chart tall", dataset: { chart: "convergence" } }, h("p", { class: "waiting" }, "Waiting for the first iteration"));
+  const drawing = h(
+    "div",
+    { class: "chart tall", dataset: { chart: "convergence" } },
+    h("p", { class: "waiting" }, "Waiting for the first iteration"),
+  );
   let alive = null;
   let chart = null;
 
-  replace(main, heading.element, h("section", { class: "card", "aria-label": "Numbers" }, numbers), outcome,
-    card("Convergence", [
-      choice("Against", { iteration: "iterations", seconds: "seconds" }, "iteration", (x) => chart?.set({ x })),
-      choice("Scale", { log: "log", linear: "linear" }, "log", (scale) => chart?.set({ log: scale === "log" })),
-    ], drawing),
-    card("Settings", [], settingsTable(job.settings), tensor && h("p", {}, "Tensor: ", h("a", { href: link(`/tensors/${tensor.id}`) }, tensor.name ?? tensor.id), ` (${shape(tensor.shape)})`)));
+  replace(
+    main,
+    heading.element,
+    h("section", { class: "card", "aria-label": "Numbers" }, numbers),
+    outcome,
+    card(
+      "Convergence",
+      [
+        choice("Against", { iteration: "iterations", seconds: "seconds" }, "iteration", (x) => chart?.set({ x })),
+        choice("Scale", { log: "log", linear: "linear" }, "log", (scale) => chart?.set({ log: scale === "log" })),
+      ],
+      drawing,
+    ),
+    card(
+      "Settings",
+      [],
+      settingsTable(job.settings),
+      tensor &&
+        h(
+          "p",
+          {},
+          "Tensor: ",
+          h("a", { href: link(`/tensors/${tensor.id}`) }, tensor.name ?? tensor.id),
+          ` (${shape(tensor.shape)})`,
+        ),
+    ),
+  );
 
   let shown = 0;
   function tell() {
@@ -47,8 +90,15 @@ export async function show({ main, parameters: { id }, signal }) {
     shown = requestAnimationFrame(() => {
       heading.show(job);
       replace(numbers, facts(tiles(job, series, alive)));
-      if (!series.length) { if (!LIVE.includes(job.state)) replace(drawing, h("p", { class: "waiting" }, "It ended before its first iteration.")); return; }
-      if (!chart) { replace(drawing); chart = new ConvergenceChart(drawing, [{ name: null, series }], signal); }
+      if (!series.length) {
+        if (!LIVE.includes(job.state))
+          replace(drawing, h("p", { class: "waiting" }, "It ended before its first iteration."));
+        return;
+      }
+      if (!chart) {
+        replace(drawing);
+        chart = new ConvergenceChart(drawing, [{ name: null, series }], signal);
+      }
       chart.update();
     });
   }
@@ -66,19 +116,32 @@ export async function show({ main, parameters: { id }, signal }) {
   await refresh();
   // What the history has is not sent again: the stream begins after its last iteration.
   follow(`${path}/events`, {
-    signal, after: series.last ? `${series.last}-0` : null,
+    signal,
+    after: series.last ? `${series.last}-0` : null,
     onevent({ kind, data }) {
-      if (kind === "progress") { series.push(data); if (job.preparing) job = { ...job, phase: data.phase, preparing: null }; }
-      else if (kind === "preparing") job = { ...job, phase: "preparing", preparing: data };
-      else if (kind === "end") { job = data; replace(outcome, outcomeNotes(job)); }
-      else refresh();
+      if (kind === "progress") {
+        series.push(data);
+        if (job.preparing) job = { ...job, phase: data.phase, preparing: null };
+      } else if (kind === "preparing") job = { ...job, phase: "preparing", preparing: data };
+      else if (kind === "end") {
+        job = data;
+        replace(outcome, outcomeNotes(job));
+      } else refresh();
       tell();
     },
   }).then(() => !signal.aborted && refresh());
   if (LIVE.includes(job.state)) {
     // The place in the queue and the phase come with the job, not with an event.
-    every(3000, signal, async () => { if (LIVE.includes(job.state)) await refresh(); });
-    if (tensor) every(LOOK_AT_FACTORS, signal, async () => { if (job.state === "running" && job.factors_iteration > (alive?.iteration ?? 0)) { alive = (await partial(path, job, tensor, signal)) ?? alive; tell(); } });
+    every(3000, signal, async () => {
+      if (LIVE.includes(job.state)) await refresh();
+    });
+    if (tensor)
+      every(LOOK_AT_FACTORS, signal, async () => {
+        if (job.state === "running" && job.factors_iteration > (alive?.iteration ?? 0)) {
+          alive = (await partial(path, job, tensor, signal)) ?? alive;
+          tell();
+        }
+      });
   }
 }
 
@@ -86,7 +149,11 @@ export async function show({ main, parameters: { id }, signal }) {
 async function partial(path, job, tensor, signal) {
   if (tensor.shape.reduce((sum, length) => sum + length, 0) * job.settings.rank > LARGEST_FACTORS) return null;
   const { iteration, factors } = await loadFactors(path, tensor.shape.length, signal);
-  return { iteration, count: componentsOf(factors, job.settings, tensor.norm).length, sparsity: sparsityOf(factors, job.settings.sparsity_threshold) };
+  return {
+    iteration,
+    count: componentsOf(factors, job.settings, tensor.norm).length,
+    sparsity: sparsityOf(factors, job.settings.sparsity_threshold),
+  };
 }
 
 const preparation = ({ step, share }) => `${STEPS[step] ?? step}${share > 0 ? `, ${percent(share, 0)}` : ""}`;
@@ -99,16 +166,30 @@ function tiles(job, series, alive) {
   const spent = result?.seconds ?? series.seconds[at];
   const components = result
     ? ["Components", `${result.nonzero_components.all_modes} of ${settings.rank}`, "alive"]
-    : ["Components alive", alive ? `${alive.count} of ${settings.rank}` : `≤ ${settings.rank}`, alive ? `at iteration ${whole(alive.iteration)}` : "known at the first checkpoint"];
+    : [
+        "Components alive",
+        alive ? `${alive.count} of ${settings.rank}` : `≤ ${settings.rank}`,
+        alive ? `at iteration ${whole(alive.iteration)}` : "known at the first checkpoint",
+      ];
   const zero = result ? mean(result.sparsity.relative_per_mode) : alive?.sparsity;
   return [
     job.state === "queued" && ["Place in the queue", job.queue_position ?? "–", "1 is next"],
     job.state === "running" && ["Phase", PHASES[job.phase] ?? job.phase, job.preparing && preparation(job.preparing)],
-    ["Iteration", at < 0 ? "–" : whole(series.iteration[at]), live && at > 20 ? `${number((at - Math.max(0, at - 200)) / (series.seconds[at] - series.seconds[Math.max(0, at - 200)] || NaN), 3)} per second` : null],
+    [
+      "Iteration",
+      at < 0 ? "–" : whole(series.iteration[at]),
+      live && at > 20
+        ? `${number((at - Math.max(0, at - 200)) / (series.seconds[at] - series.seconds[Math.max(0, at - 200)] || NaN), 3)} per second`
+        : null,
+    ],
     ["Objective", at < 0 ? "–" : number(result?.objective ?? series.objective[at], 6)],
     ["Relative error", at < 0 ? "–" : number(error), at < 0 ? null : `fit ${percent(1 - error, 2)}`],
     components,
-    ["Sparsity", zero === undefined ? "–" : percent(zero, 0), zero === undefined ? "known at the first checkpoint" : "of the entries are zero"],
+    [
+      "Sparsity",
+      zero === undefined ? "–" : percent(zero, 0),
+      zero === undefined ? "known at the first checkpoint" : "of the entries are zero",
+    ],
     ["Computing time", at < 0 ? "–" : seconds(spent), job.attempt > 1 ? `attempt ${job.attempt}` : null],
     ["Submitted", when(job.created_at)],
     job.finished_at && ["Finished", when(job.finished_at)],
@@ -118,12 +199,27 @@ function tiles(job, series, alive) {
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 
 function outcomeNotes(job) {
-  if (job.error) return h("div", { class: "note problem" }, h("strong", {}, "It failed: "), job.error.message, h("p", {}, job.error.remedy));
+  if (job.error)
+    return h(
+      "div",
+      { class: "note problem" },
+      h("strong", {}, "It failed: "),
+      job.error.message,
+      h("p", {}, job.error.remedy),
+    );
   const { result } = job;
   if (!result) return h("p", { class: "note warning" }, "It was cancelled before its first result.");
   return [
-    h("p", { class: job.state === "succeeded" ? "note" : "note warning" }, `It ended after ${count(result.iterations, "iteration")}: ${REASONS[result.stop_reason] ?? result.stop_reason}. `,
-      h("a", { href: link(`/jobs/${job.id}/components`) }, `Look at its ${count(result.nonzero_components.all_modes, "component")}`)),
+    h(
+      "p",
+      { class: job.state === "succeeded" ? "note" : "note warning" },
+      `It ended after ${count(result.iterations, "iteration")}: ${REASONS[result.stop_reason] ?? result.stop_reason}. `,
+      h(
+        "a",
+        { href: link(`/jobs/${job.id}/components`) },
+        `Look at its ${count(result.nonzero_components.all_modes, "component")}`,
+      ),
+    ),
     ...result.warnings.map((text) => h("p", { class: "note warning" }, text)),
   ];
 }

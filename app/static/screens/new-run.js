@@ -12,25 +12,54 @@ import { me } from "../api/session.js";
 
 const ESTIMATE_AFTER = 350; // milliseconds without typing
 const KINDS = {
-  run: { title: "One run", words: "Run", front: ["name", "preset", "rank", "sparsity", "beta", "method"], first: { preset: "recommended", rank: 8 } },
-  choose: { title: "Study: how many components?", words: "Start the study", front: ["name", "rank", "seeds", "noise", "validate"], first: {} },
-  compare: { title: "Study: compare settings", words: "Start the study", front: ["name", "preset", "ranks", "methods", "betas", "sparsities", "repeats", "validate"], first: { ranks: [2, 3, 4, 5], methods: ["anls-bpp"], repeats: 3, preset: "recommended" } },
+  run: {
+    title: "One run",
+    words: "Run",
+    front: ["name", "preset", "rank", "sparsity", "beta", "method"],
+    first: { preset: "recommended", rank: 8 },
+  },
+  choose: {
+    title: "Study: how many components?",
+    words: "Start the study",
+    front: ["name", "rank", "seeds", "noise", "validate"],
+    first: {},
+  },
+  compare: {
+    title: "Study: compare settings",
+    words: "Start the study",
+    front: ["name", "preset", "ranks", "methods", "betas", "sparsities", "repeats", "validate"],
+    first: { ranks: [2, 3, 4, 5], methods: ["anls-bpp"], repeats: 3, preset: "recommended" },
+  },
 };
 
 export async function show({ main, query, signal }) {
   const [all, tensors, from] = await Promise.all([
-    schemas(getJson, signal), choices(query.tensor, signal),
+    schemas(getJson, signal),
+    choices(query.tensor, signal),
     query.from ? getJson(`v1/jobs/${encodeURIComponent(query.from)}`, { signal }) : null,
   ]);
-  const available = Object.fromEntries(Object.entries({ run: all.JobRequest, ...studySchemas(all) }).filter(([, schema]) => schema));
+  const available = Object.fromEntries(
+    Object.entries({ run: all.JobRequest, ...studySchemas(all) }).filter(([, schema]) => schema),
+  );
   let kind = query.kind in available ? query.kind : "run";
-  const picked = select(Object.fromEntries(tensors.map((tensor) => [tensor.id, `${nameOf(tensor)} (${shape(tensor.shape)})`])), query.tensor ?? from?.tensor_id ?? tensors[0]?.id, { name: "tensor_id" });
+  const picked = select(
+    Object.fromEntries(tensors.map((tensor) => [tensor.id, `${nameOf(tensor)} (${shape(tensor.shape)})`])),
+    query.tensor ?? from?.tensor_id ?? tensors[0]?.id,
+    { name: "tensor_id" },
+  );
   const formPlace = h("div");
   const told = h("div", { class: "stack", "aria-live": "polite" });
   const problems = h("div");
   const submit = h("button", { type: "submit", class: "primary" });
   const code = snippetView();
-  const form = h("form", { class: "card", novalidate: true }, field("Tensor", picked), formPlace, problems, h("div", { class: "actions" }, submit));
+  const form = h(
+    "form",
+    { class: "card", novalidate: true },
+    field("Tensor", picked),
+    formPlace,
+    problems,
+    h("div", { class: "actions" }, submit),
+  );
   let fields;
 
   const tensor = () => tensors.find(({ id }) => id === picked.value);
@@ -39,7 +68,14 @@ export async function show({ main, query, signal }) {
   function begin() {
     const { front, first, words } = KINDS[kind];
     fields = requestForm(available[kind], all, { front, skip: ["tensor_id", "kind"], onchange: changed });
-    if (from && kind === "run") fields.setSettings({ ...from.settings, name: from.name, initial: from.initial, mask: from.mask, fixed: from.fixed });
+    if (from && kind === "run")
+      fields.setSettings({
+        ...from.settings,
+        name: from.name,
+        initial: from.initial,
+        mask: from.mask,
+        fixed: from.fixed,
+      });
     else fields.set({ ...first, ...(query.rank && { rank: Number(query.rank) }), ...entriesOf(tensor()) });
     replace(formPlace, fields.element);
     submit.textContent = words;
@@ -58,12 +94,25 @@ export async function show({ main, query, signal }) {
     const asked = body();
     const run = kind === "run" ? asked : largestRun(asked);
     const size = kind === "run" ? null : studySize(asked);
-    if (run.rank === undefined) return replace(told, h("p", { class: "soft" }, "Give a rank: the number of components that are allowed. Those that the data do not need go."));
+    if (run.rank === undefined)
+      return replace(
+        told,
+        h(
+          "p",
+          { class: "soft" },
+          "Give a rank: the number of components that are allowed. Those that the data do not need go.",
+        ),
+      );
     try {
       const found = await send("POST", "v1/jobs/estimate", { body: run, signal, twice: true });
       if (signal.aborted || JSON.stringify(asked) !== JSON.stringify(body())) return null;
       const left = fields.fail(inLists(kind, found.refused));
-      return replace(told, size, memory(found), left.length ? problemNote({ title: "This would be refused.", message: "", errors: left }) : null);
+      return replace(
+        told,
+        size,
+        memory(found),
+        left.length ? problemNote({ title: "This would be refused.", message: "", errors: left }) : null,
+      );
     } catch (error) {
       if (signal.aborted) return null;
       return replace(told, size, refused(error, inLists(kind, error.errors ?? [])));
@@ -72,7 +121,9 @@ export async function show({ main, query, signal }) {
 
   function refused(error, errors = error.errors ?? []) {
     const left = fields.fail(errors);
-    return left.length || !error.errors?.length ? problemNote({ ...error, title: error.title, message: error.message, errors: left }) : h("p", { class: "bad" }, "See the fields in red.");
+    return left.length || !error.errors?.length
+      ? problemNote({ ...error, title: error.title, message: error.message, errors: left })
+      : h("p", { class: "bad" }, "See the fields in red.");
   }
 
   form.addEventListener("submit", async (event) => {
@@ -81,7 +132,12 @@ export async function show({ main, query, signal }) {
     replace(problems);
     try {
       // The key makes a second press, or a repeated request, the same job.
-      const made = await send("POST", kind === "run" ? "v1/jobs" : "v1/studies", { body: body(), headers: { "Idempotency-Key": key(body()) }, signal, twice: true });
+      const made = await send("POST", kind === "run" ? "v1/jobs" : "v1/studies", {
+        body: body(),
+        headers: { "Idempotency-Key": key(body()) },
+        signal,
+        twice: true,
+      });
       go(kind === "run" ? `/jobs/${made.id}` : `/studies/${made.id}`);
     } catch (error) {
       if (signal.aborted) return;
@@ -91,14 +147,41 @@ export async function show({ main, query, signal }) {
       submit.disabled = false;
     }
   });
-  picked.addEventListener("change", () => { keepQuery("/new", { tensor: picked.value, kind }); if (!from) fields.set(entriesOf(tensor())); changed(); });
+  picked.addEventListener("change", () => {
+    keepQuery("/new", { tensor: picked.value, kind });
+    if (!from) fields.set(entriesOf(tensor()));
+    changed();
+  });
   signal.addEventListener("abort", () => clearTimeout(timer));
 
   const titles = Object.fromEntries(Object.keys(available).map((name) => [name, KINDS[name].title]));
-  replace(main, h("div", { class: "heading" }, h("h1", {}, "New run"), Object.keys(titles).length > 1 && choice("Kind", titles, kind, (value) => { kind = value; keepQuery("/new", { tensor: picked.value, kind }); begin(); })),
+  replace(
+    main,
+    h(
+      "div",
+      { class: "heading" },
+      h("h1", {}, "New run"),
+      Object.keys(titles).length > 1 &&
+        choice("Kind", titles, kind, (value) => {
+          kind = value;
+          keepQuery("/new", { tensor: picked.value, kind });
+          begin();
+        }),
+    ),
     tensors.length
-      ? h("div", { class: "wide-left" }, form, h("div", { class: "stack" }, card("What it needs", [], told), card("The same from a program", [], code.element)))
-      : h("p", { class: "note" }, "There is no tensor yet. ", h("a", { href: "#/" }, "Upload one, or take a sample.")));
+      ? h(
+          "div",
+          { class: "wide-left" },
+          form,
+          h(
+            "div",
+            { class: "stack" },
+            card("What it needs", [], told),
+            card("The same from a program", [], code.element),
+          ),
+        )
+      : h("p", { class: "note" }, "There is no tensor yet. ", h("a", { href: "#/" }, "Upload one, or take a sample.")),
+  );
   if (tensors.length) begin();
 }
 
@@ -107,22 +190,36 @@ const studySchemas = (all) => ({ choose: all.ChooseRequest, compare: all.Compare
 /** The newest tensors that are no masks, with the one that is asked for. */
 async function choices(wanted, signal) {
   const { items } = await getJson("v1/tensors", { query: { limit: 200 }, signal });
-  if (wanted && !items.some(({ id }) => id === wanted)) items.unshift(await getJson(`v1/tensors/${encodeURIComponent(wanted)}`, { signal }));
+  if (wanted && !items.some(({ id }) => id === wanted))
+    items.unshift(await getJson(`v1/tensors/${encodeURIComponent(wanted)}`, { signal }));
   return items.filter(({ dtype }) => dtype !== "bool");
 }
 
 /** What a tensor's entries ask for: it is said in the request, and can be taken back. */
-const entriesOf = (tensor) => ({ missing: tensor?.missing ? "nan" : undefined, negative: tensor?.negative ? "keep" : undefined });
+const entriesOf = (tensor) => ({
+  missing: tensor?.missing ? "nan" : undefined,
+  negative: tensor?.negative ? "keep" : undefined,
+});
 
 const keys = new Map();
 function key(asked) {
   const text = JSON.stringify(asked);
-  if (!keys.has(text)) keys.set(text, Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join(""));
+  if (!keys.has(text))
+    keys.set(
+      text,
+      Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join(""),
+    );
   return keys.get(text);
 }
 
 function memory({ memory: { needed_bytes: needed, limit_bytes: limit } }) {
-  return h("p", {}, "At most ", h("strong", {}, bytes(needed)), ` of memory beside the tensor; a job may take ${bytes(limit)}.`);
+  return h(
+    "p",
+    {},
+    "At most ",
+    h("strong", {}, bytes(needed)),
+    ` of memory beside the tensor; a job may take ${bytes(limit)}.`,
+  );
 }
 
 // Of a run, where a comparison has lists.
@@ -132,16 +229,31 @@ const OF_STUDIES = ["kind", "repeats", "validate", "reference", ...Object.values
 /** The run of a comparison that needs most memory. */
 function largestRun(asked) {
   const same = Object.entries(asked).filter(([name]) => !OF_STUDIES.includes(name));
-  const one = Object.entries(LISTS).filter(([, list]) => asked[list]?.length).map(([name, list]) => [name, name === "rank" ? Math.max(...asked[list].map(Number)) : asked[list][0]]);
+  const one = Object.entries(LISTS)
+    .filter(([, list]) => asked[list]?.length)
+    .map(([name, list]) => [name, name === "rank" ? Math.max(...asked[list].map(Number)) : asked[list][0]]);
   return Object.fromEntries([...same, ...one]);
 }
 
 /** What is refused of a run, at the list that it came from. */
-const inLists = (kind, errors) => (kind === "run" ? errors : errors.map((one) => ({ ...one, field: LISTS[one.field.split(/[.[]/)[0]] ?? one.field })));
+const inLists = (kind, errors) =>
+  kind === "run" ? errors : errors.map((one) => ({ ...one, field: LISTS[one.field.split(/[.[]/)[0]] ?? one.field }));
 
 function studySize(asked) {
-  const cells = ["ranks", "methods", "betas", "sparsities"].reduce((product, name) => product * Math.max(1, asked[name]?.length ?? 1), 1);
+  const cells = ["ranks", "methods", "betas", "sparsities"].reduce(
+    (product, name) => product * Math.max(1, asked[name]?.length ?? 1),
+    1,
+  );
   return asked.kind === "compare"
-    ? h("p", {}, h("strong", {}, count(cells * (asked.repeats ?? 1), "run")), `: ${count(cells, "cell")}, ${asked.repeats ?? 1} starts each. Others' jobs do not wait for them.`)
-    : h("p", {}, "Fits many models of falling size and tells how many components the data support, with the evidence. It says so where it is not sure.");
+    ? h(
+        "p",
+        {},
+        h("strong", {}, count(cells * (asked.repeats ?? 1), "run")),
+        `: ${count(cells, "cell")}, ${asked.repeats ?? 1} starts each. Others' jobs do not wait for them.`,
+      )
+    : h(
+        "p",
+        {},
+        "Fits many models of falling size and tells how many components the data support, with the evidence. It says so where it is not sure.",
+      );
 }

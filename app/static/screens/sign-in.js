@@ -9,8 +9,15 @@ export async function show({ main, query }) {
   const input = h("input", { type: "password", autocomplete: "off", required: true, spellcheck: "false", name: "key" });
   const place = h("div");
   const button = h("button", { type: "submit", class: "primary" }, "Sign in");
-  const form = h("form", { class: "card", style: { "max-width": "30rem" } },
-    field("Key", input, { advice: "From whoever runs this server (ncp keys create). It is sent once and not stored by this page." }), place, h("div", { class: "actions" }, button));
+  const form = h(
+    "form",
+    { class: "card", style: { "max-width": "30rem" } },
+    field("Key", input, {
+      advice: "From whoever runs this server (ncp keys create). It is sent once and not stored by this page.",
+    }),
+    place,
+    h("div", { class: "actions" }, button),
+  );
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     const key = input.value.trim();
@@ -25,6 +32,11 @@ export async function show({ main, query }) {
       button.disabled = false;
     }
   });
-  replace(main, h("h1", {}, "Sign in"), form, me().owner && h("p", {}, `You are ${me().owner}. `, h("a", { href: "#/" }, "To the data")));
+  replace(
+    main,
+    h("h1", {}, "Sign in"),
+    form,
+    me().owner && h("p", {}, `You are ${me().owner}. `, h("a", { href: "#/" }, "To the data")),
+  );
   input.focus();
 }

@@ -17,36 +17,87 @@ export async function show({ main, parameters: { id }, query, signal }) {
   const tensor = await getJson(path, { signal });
   const entries = tensor.shape.reduce((product, length) => product * length, 1);
   const isMask = tensor.dtype === "bool";
-  const renamed = () => rename("tensor", tensor.name, (name) => send("PATCH", path, { body: { name } })).then((done) => done && route());
-  const deleted = () => confirm("Delete this tensor?", `${nameOf(tensor)} (${bytes(tensor.nbytes)}) cannot be brought back. Its jobs stay.`, "Delete", () => send("DELETE", path)).then((done) => done && go("/tensors"));
+  const renamed = () =>
+    rename("tensor", tensor.name, (name) => send("PATCH", path, { body: { name } })).then((done) => done && route());
+  const deleted = () =>
+    confirm(
+      "Delete this tensor?",
+      `${nameOf(tensor)} (${bytes(tensor.nbytes)}) cannot be brought back. Its jobs stay.`,
+      "Delete",
+      () => send("DELETE", path),
+    ).then((done) => done && go("/tensors"));
   replace(
     main,
-    h("div", { class: "heading" }, h("h1", {}, nameOf(tensor)),
-      h("div", { class: "actions" },
+    h(
+      "div",
+      { class: "heading" },
+      h("h1", {}, nameOf(tensor)),
+      h(
+        "div",
+        { class: "actions" },
         h("button", { type: "button", onclick: renamed }, "Rename"),
         h("a", { class: "button", href: address(`${path}/content`), download: "" }, "Download .npy"),
         h("button", { type: "button", class: "danger", onclick: deleted }, "Delete"),
-        !isMask && h("a", { class: "button primary", href: link("/new", { tensor: id, rank: query.rank }) }, "New run"))),
-    h("section", { class: "card", "aria-label": "Facts" }, facts([
-      ["Shape", shape(tensor.shape), tensor.axes ? tensor.axes.map((axis) => axis.name).join(" × ") : null],
-      ["Type", tensor.dtype, bytes(tensor.nbytes)],
-      ["Range", `${number(tensor.min)} to ${number(tensor.max)}`, `norm ${number(tensor.norm)}`],
-      ["Missing", whole(tensor.missing), percent(tensor.missing / entries, 2)],
-      ["Negative", whole(tensor.negative), percent(tensor.negative / entries, 2)],
-      ["Uploaded", when(tensor.created_at)],
-    ]), ...advice(tensor)),
-    h("div", { class: "wide-left" },
-      card("Slice", [], sliceView({ shape: tensor.shape, axes: tensor.axes, signal, range: [tensor.min, tensor.max],
-        load: async (fix) => ({ Data: await getJson(`${path}/slice`, { query: { fix, max: 512 }, signal }) }) })),
-      summaryCard(path, tensor, signal)),
+        !isMask && h("a", { class: "button primary", href: link("/new", { tensor: id, rank: query.rank }) }, "New run"),
+      ),
+    ),
+    h(
+      "section",
+      { class: "card", "aria-label": "Facts" },
+      facts([
+        ["Shape", shape(tensor.shape), tensor.axes ? tensor.axes.map((axis) => axis.name).join(" × ") : null],
+        ["Type", tensor.dtype, bytes(tensor.nbytes)],
+        ["Range", `${number(tensor.min)} to ${number(tensor.max)}`, `norm ${number(tensor.norm)}`],
+        ["Missing", whole(tensor.missing), percent(tensor.missing / entries, 2)],
+        ["Negative", whole(tensor.negative), percent(tensor.negative / entries, 2)],
+        ["Uploaded", when(tensor.created_at)],
+      ]),
+      ...advice(tensor),
+    ),
+    h(
+      "div",
+      { class: "wide-left" },
+      card(
+        "Slice",
+        [],
+        sliceView({
+          shape: tensor.shape,
+          axes: tensor.axes,
+          signal,
+          range: [tensor.min, tensor.max],
+          load: async (fix) => ({ Data: await getJson(`${path}/slice`, { query: { fix, max: 512 }, signal }) }),
+        }),
+      ),
+      summaryCard(path, tensor, signal),
+    ),
     axesCard(tensor),
   );
 }
 
 function advice({ missing, negative }) {
   const told = [];
-  if (missing) told.push(h("p", { class: "note" }, `${count(missing, "entry is", "entries are")} NaN. A run leaves them out if its setting `, h("code", {}, "missing"), " is ", h("code", {}, "nan"), "; nothing is made up in their place."));
-  if (negative) told.push(h("p", { class: "note" }, `${count(negative, "entry is", "entries are")} negative. Noise around zero is best fitted as it is (`, h("code", {}, "negative: keep"), "); if a large share is negative, the tensor may be centred or on a log scale, which nonnegative components cannot describe."));
+  if (missing)
+    told.push(
+      h(
+        "p",
+        { class: "note" },
+        `${count(missing, "entry is", "entries are")} NaN. A run leaves them out if its setting `,
+        h("code", {}, "missing"),
+        " is ",
+        h("code", {}, "nan"),
+        "; nothing is made up in their place.",
+      ),
+    );
+  if (negative)
+    told.push(
+      h(
+        "p",
+        { class: "note" },
+        `${count(negative, "entry is", "entries are")} negative. Noise around zero is best fitted as it is (`,
+        h("code", {}, "negative: keep"),
+        "); if a large share is negative, the tensor may be centred or on a log scale, which nonnegative components cannot describe.",
+      ),
+    );
   return told;
 }
 
@@ -59,13 +110,23 @@ function summaryCard(path, tensor, signal) {
   const draw = () => summary && histogram.draw(summary.histogram, log);
   const scale = h("div");
   const made = card("Entries", [scale], drawing, profiles);
-  getJson(`${path}/summary`, { signal }).then((found) => {
-    summary = found;
-    log = Math.max(...found.histogram.counts) > MOST_IN_ONE_BIN * found.observed;
-    replace(scale, choice("Scale of the counts", { linear: "linear", log: "log" }, log ? "log" : "linear", (value) => { log = value === "log"; draw(); }));
-    draw();
-    showProfiles(profiles, summary, tensor, signal);
-  }).catch((error) => { if (!signal.aborted) replace(made, problemNote(error)); });
+  getJson(`${path}/summary`, { signal })
+    .then((found) => {
+      summary = found;
+      log = Math.max(...found.histogram.counts) > MOST_IN_ONE_BIN * found.observed;
+      replace(
+        scale,
+        choice("Scale of the counts", { linear: "linear", log: "log" }, log ? "log" : "linear", (value) => {
+          log = value === "log";
+          draw();
+        }),
+      );
+      draw();
+      showProfiles(profiles, summary, tensor, signal);
+    })
+    .catch((error) => {
+      if (!signal.aborted) replace(made, problemNote(error));
+    });
   return made;
 }
 
@@ -77,11 +138,30 @@ function showProfiles(place, summary, tensor, signal) {
     const { step, values } = summary.profiles[mode - 1];
     chart.draw({ lines: [{ name: "mean", values }], step, mode, axes: tensor.axes, title: "mean" });
   };
-  replace(place, h("header", { class: "heading" }, h("h3", {}, "Mean along a mode"), choice("Mode", Object.fromEntries(tensor.shape.map((_, index) => [index + 1, modeName(tensor.axes, index + 1)])), "1", (mode) => draw(Number(mode)))), drawing);
+  replace(
+    place,
+    h(
+      "header",
+      { class: "heading" },
+      h("h3", {}, "Mean along a mode"),
+      choice(
+        "Mode",
+        Object.fromEntries(tensor.shape.map((_, index) => [index + 1, modeName(tensor.axes, index + 1)])),
+        "1",
+        (mode) => draw(Number(mode)),
+      ),
+    ),
+    drawing,
+  );
   draw(1);
 }
 
 function axesCard(tensor) {
   const words = tensor.axes ? "Axes" : "Axes: none yet. Names, units and values come back in every plot and table";
-  return h("details", { class: "card" }, h("summary", {}, words), axesEditor(tensor, () => route()));
+  return h(
+    "details",
+    { class: "card" },
+    h("summary", {}, words),
+    axesEditor(tensor, () => route()),
+  );
 }
