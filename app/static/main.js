@@ -4,9 +4,9 @@ import { connection } from "./api/connection.js";
 import { session } from "./api/request.js";
 import { announce } from "./components/announce.js";
 import { go, preload, route } from "./router.js";
-import { me, signOut, whoAmI } from "./api/session.js";
+import { me, signOut, loadCaller } from "./api/session.js";
 
-const one = (name) => document.querySelector(`[data-${name}]`);
+const byDataName = (name) => document.querySelector(`[data-${name}]`);
 const THEMES = {
   system: ["◐", "Colours: as the system"],
   light: ["☀", "Colours: light"],
@@ -15,7 +15,7 @@ const THEMES = {
 
 function showTheme() {
   const [sign, words] = THEMES[window.ncpTheme.choice];
-  const button = one("theme-switch");
+  const button = byDataName("theme-switch");
   button.textContent = sign;
   button.setAttribute("aria-label", words);
   button.title = words;
@@ -23,57 +23,57 @@ function showTheme() {
 
 function showCaller() {
   const caller = me();
-  one("owner").textContent = caller.required ? (caller.owner ?? "") : "";
-  one("admin").hidden = !caller.admin;
-  one("sign-out").hidden = !caller.required || !caller.owner;
+  byDataName("owner").textContent = caller.required ? (caller.owner ?? "") : "";
+  byDataName("admin").hidden = !caller.admin;
+  byDataName("sign-out").hidden = !caller.required || !caller.owner;
 }
 
-function showAway({ detail: { away } }) {
-  const banner = one("away");
-  banner.textContent = away ? "The server does not answer. Trying again; nothing is lost." : "";
-  banner.hidden = !away;
-  if (!away) announce("The server answers again.");
+function showConnection({ detail: { unavailable } }) {
+  const banner = byDataName("unavailable");
+  banner.textContent = unavailable ? "The server does not answer. Trying again; nothing is lost." : "";
+  banner.hidden = !unavailable;
+  if (!unavailable) announce("The server answers again.");
 }
 
-async function tellProblem(error) {
+async function showProblem(error) {
   const { problemNote } = await import("./components/problem-note.js");
-  one("problem").replaceChildren(problemNote(error));
+  byDataName("problem").replaceChildren(problemNote(error));
 }
 
-function askForKey() {
+function redirectToSignIn() {
   if (!location.hash.startsWith("#/sign-in")) go("/sign-in", { next: location.hash.slice(1) });
 }
 
-one("theme-switch").addEventListener("click", () => {
+byDataName("theme-switch").addEventListener("click", () => {
   window.ncpTheme.next();
   showTheme();
   announce(THEMES[window.ncpTheme.choice][1]);
 });
-one("sign-out").addEventListener("click", async () => {
+byDataName("sign-out").addEventListener("click", async () => {
   await signOut();
   go("/sign-in");
 });
-one("skip").addEventListener("click", (event) => {
+byDataName("skip").addEventListener("click", (event) => {
   event.preventDefault();
   document.getElementById("main").focus();
 });
-connection.addEventListener("change", showAway);
+connection.addEventListener("change", showConnection);
 session.addEventListener("changed", showCaller);
-session.addEventListener("ended", askForKey);
+session.addEventListener("ended", redirectToSignIn);
 // What a screen began and left is no error; what the server refused meanwhile is told, whoever asked.
 addEventListener("unhandledrejection", (event) => {
   if (event.reason?.name === "AbortError") event.preventDefault();
   else if (event.reason?.remedy !== undefined || event.reason?.status) {
     event.preventDefault();
-    if (event.reason.status !== 401) tellProblem(event.reason);
+    if (event.reason.status !== 401) showProblem(event.reason);
   }
 });
 addEventListener("hashchange", () => {
-  one("problem").replaceChildren();
+  byDataName("problem").replaceChildren();
   route();
 });
 showTheme();
 preload();
-if ((await whoAmI()).owner) route();
+if ((await loadCaller()).owner) route();
 else if (location.hash.startsWith("#/sign-in")) route();
-else askForKey();
+else redirectToSignIn();

@@ -19,7 +19,7 @@ const SCREENS = [
   ["/sign-in", null, () => import("./screens/sign-in.js")],
 ];
 
-let leaving = new AbortController();
+let screenAbort = new AbortController();
 let isFirst = true;
 
 export const link = (path, query = {}) => {
@@ -33,7 +33,7 @@ export const go = (path, query) => {
 /** Change the query of this screen without showing it anew: filters stay in the address. */
 export const keepQuery = (path, query) => history.replaceState(null, "", link(path, query));
 
-function find(path) {
+function findScreen(path) {
   for (const [pattern, entry, load] of SCREENS) {
     const names = [];
     const expression = pattern.replace(/:(\w+)/g, (_, name) => {
@@ -51,22 +51,22 @@ function find(path) {
   return null;
 }
 
-const asked = () => location.hash.replace(/^#/, "").split("?");
+const currentAddress = () => location.hash.replace(/^#/, "").split("?");
 
 /** Fetch the module of the screen that the address asks for, while something else is on its way. */
 export const preload = () =>
-  find(asked()[0] || "/")
+  findScreen(currentAddress()[0] || "/")
     ?.load()
     .catch(() => {}); // whoever shows it tells what went wrong
 
 /** Show what the address asks for. */
 export async function route() {
   if (location.hash === "#main") return;
-  leaving.abort(new DOMException("left", "AbortError"));
-  leaving = new AbortController();
-  const { signal } = leaving;
-  const [path, query] = asked();
-  const screen = find(path || "/");
+  screenAbort.abort(new DOMException("left", "AbortError"));
+  screenAbort = new AbortController();
+  const { signal } = screenAbort;
+  const [path, query] = currentAddress();
+  const screen = findScreen(path || "/");
   const main = document.getElementById("main");
   for (const entry of document.querySelectorAll("[data-screen]"))
     if (screen && entry.dataset.screen === screen.entry) entry.setAttribute("aria-current", "page");

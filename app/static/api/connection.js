@@ -1,58 +1,58 @@
 // Whether the server answers. One place knows; the page shows it, and waits.
 
-const FIRST_WAIT = 400;
-const LONGEST_WAIT = 5000;
+const FIRST_DELAY = 400;
+const MAX_DELAY = 5000;
 
-// "change" tells whether the server is away, "woke" that this machine slept: what was on its way may be lost with its
+// "change" tells whether the server is away, "resumed" that this machine slept: what was on its way may be lost with its
 // connection, and nobody tells a page so. Timers stand still in a sleep; the clock on the wall does not.
 export const connection = new EventTarget();
 const lost = new Set();
 const TICK = 2000;
-const SLEPT = 15_000;
+const SLEEP_GAP = 15_000;
 
-let ticked = Date.now();
+let lastTick = Date.now();
 setInterval(() => {
-  const gap = Date.now() - ticked;
-  ticked += gap;
-  if (gap > SLEPT) connection.dispatchEvent(new Event("woke"));
+  const gap = Date.now() - lastTick;
+  lastTick += gap;
+  if (gap > SLEEP_GAP) connection.dispatchEvent(new Event("resumed"));
 }, TICK);
 
 /** Say of one thing that waits for the server (any object) whether it has lost it. */
-export function report(who, isLost) {
+export function reportConnection(client, isLost) {
   const before = lost.size > 0;
-  if (isLost) lost.add(who);
-  else lost.delete(who);
+  if (isLost) lost.add(client);
+  else lost.delete(client);
   if (before !== lost.size > 0)
-    connection.dispatchEvent(new CustomEvent("change", { detail: { away: lost.size > 0 } }));
+    connection.dispatchEvent(new CustomEvent("change", { detail: { unavailable: lost.size > 0 } }));
 }
 
 /** Growing waits with a little chance in them, so that not all pages of a lab come back in the same instant. */
-export function* waits() {
-  for (let wait = FIRST_WAIT; ; wait = Math.min(wait * 1.7, LONGEST_WAIT)) yield wait * (0.8 + 0.4 * Math.random());
+export function* backoff() {
+  for (let wait = FIRST_DELAY; ; wait = Math.min(wait * 1.7, MAX_DELAY)) yield wait * (0.8 + 0.4 * Math.random());
 }
 
 /** Sleep; shorter when the network comes back, an error of the signal when it is aborted. */
-export function pause(milliseconds, signal) {
+export function sleep(milliseconds, signal) {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason);
     const end = (settle) => {
       clearTimeout(timer);
-      removeEventListener("online", awake);
-      signal?.removeEventListener("abort", left);
+      removeEventListener("online", finish);
+      signal?.removeEventListener("abort", aborted);
       settle();
     };
-    const awake = () => end(resolve);
-    const left = () => end(() => reject(signal.reason));
-    const timer = setTimeout(awake, milliseconds);
-    addEventListener("online", awake);
-    signal?.addEventListener("abort", left);
+    const finish = () => end(resolve);
+    const aborted = () => end(() => reject(signal.reason));
+    const timer = setTimeout(finish, milliseconds);
+    addEventListener("online", finish);
+    signal?.addEventListener("abort", aborted);
   });
 }
 
 /** Do something again and again while the page is seen, the first time at once; until the signal ends it. */
-export async function every(milliseconds, signal, act) {
+export async function poll(milliseconds, signal, act) {
   while (!signal.aborted) {
     if (!document.hidden) await act();
-    await pause(milliseconds, signal).catch(() => {});
+    await sleep(milliseconds, signal).catch(() => {});
   }
 }

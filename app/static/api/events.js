@@ -3,34 +3,34 @@
 // Read with fetch and not with EventSource: that one gives up for good at the first answer of a proxy whose server is
 // away, cannot begin after a given event, and does not notice a connection that died while the laptop slept.
 
-import { connection, pause, report, waits } from "./connection.js";
-import { address, refusal } from "./request.js";
+import { connection, sleep, reportConnection, backoff } from "./connection.js";
+import { address, apiError } from "./request.js";
 
 // The server sends a comment at least every 15 seconds by default; twice that without a byte is a dead connection.
-const SILENCE = 40_000;
+const SILENCE_LIMIT = 40_000;
 // A page that nobody sees gives its connection back: browsers allow a server six, over all tabs.
-const HIDDEN = 20_000;
+const HIDDEN_LIMIT = 20_000;
 
 /** Calls `onevent({id, kind, data})` until the `end` event; `state` hears "open", "lost" and "asleep". */
 export async function follow(path, { after = null, signal, onevent, onstate = () => {} }) {
-  const who = {};
-  let last = after;
-  let delays = waits();
+  const subscription = {};
+  let lastId = after;
+  let delays = backoff();
   try {
     while (!signal.aborted) {
-      await seen(signal, onstate);
+      await untilVisible(signal, onstate);
       try {
         const ended = await connect(
           path,
-          last,
+          lastId,
           signal,
           () => {
-            report(who, false);
+            reportConnection(subscription, false);
             onstate("open");
-            delays = waits();
+            delays = backoff();
           },
           (event) => {
-            last = event.id;
+            lastId = event.id;
             onevent(event);
           },
         );
@@ -41,17 +41,17 @@ export async function follow(path, { after = null, signal, onevent, onstate = ()
       }
       if (signal.aborted) return;
       if (!document.hidden) {
-        report(who, true);
+        reportConnection(subscription, true);
         onstate("lost");
-        await pause(delays.next().value, signal).catch(() => {});
+        await sleep(delays.next().value, signal).catch(() => {});
       }
     }
   } finally {
-    report(who, false);
+    reportConnection(subscription, false);
   }
 }
 
-async function seen(signal, onstate) {
+async function untilVisible(signal, onstate) {
   if (!document.hidden) return;
   onstate("asleep");
   await new Promise((resolve) => {
@@ -67,64 +67,64 @@ async function seen(signal, onstate) {
 }
 
 /** One connection. True if the stream is over for good, false if it was cut. */
-async function connect(path, last, signal, onopen, onevent) {
+async function connect(path, lastId, signal, onopen, onevent) {
   const cut = new AbortController();
   const stop = () => cut.abort();
-  let quiet = setTimeout(stop, SILENCE);
-  let away;
-  const visible = () => {
-    clearTimeout(away);
-    if (document.hidden) away = setTimeout(stop, HIDDEN);
+  let silenceTimer = setTimeout(stop, SILENCE_LIMIT);
+  let hiddenTimer;
+  const watchVisibility = () => {
+    clearTimeout(hiddenTimer);
+    if (document.hidden) hiddenTimer = setTimeout(stop, HIDDEN_LIMIT);
   };
   signal.addEventListener("abort", stop);
-  connection.addEventListener("woke", stop);
-  document.addEventListener("visibilitychange", visible);
+  connection.addEventListener("resumed", stop);
+  document.addEventListener("visibilitychange", watchVisibility);
   try {
-    const headers = { Accept: "text/event-stream", ...(last ? { "Last-Event-ID": last } : {}) };
-    const answer = await fetch(address(path), {
+    const headers = { Accept: "text/event-stream", ...(lastId ? { "Last-Event-ID": lastId } : {}) };
+    const response = await fetch(address(path), {
       headers,
       signal: cut.signal,
       cache: "no-store",
       credentials: "same-origin",
     });
-    if (answer.status === 204) return true;
-    if (answer.status >= 500) return false;
-    if (!answer.ok) throw await refusal(answer);
+    if (response.status === 204) return true;
+    if (response.status >= 500) return false;
+    if (!response.ok) throw await apiError(response);
     onopen();
     const parse = parser();
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return false;
-      clearTimeout(quiet);
-      quiet = setTimeout(stop, SILENCE);
+      clearTimeout(silenceTimer);
+      silenceTimer = setTimeout(stop, SILENCE_LIMIT);
       for (const event of parse(value)) {
         onevent(event);
         if (event.kind === "end") return true;
       }
     }
   } finally {
-    clearTimeout(quiet);
-    clearTimeout(away);
+    clearTimeout(silenceTimer);
+    clearTimeout(hiddenTimer);
     cut.abort();
     signal.removeEventListener("abort", stop);
-    connection.removeEventListener("woke", stop);
-    document.removeEventListener("visibilitychange", visible);
+    connection.removeEventListener("resumed", stop);
+    document.removeEventListener("visibilitychange", watchVisibility);
   }
 }
 
 /** Pieces of text in, whole events out. */
 export function parser() {
-  let rest = "";
-  return function* parse(piece) {
-    rest += piece;
-    for (let end = rest.indexOf("\n\n"); end >= 0; end = rest.indexOf("\n\n")) {
+  let pending = "";
+  return function* parse(chunk) {
+    pending += chunk;
+    for (let end = pending.indexOf("\n\n"); end >= 0; end = pending.indexOf("\n\n")) {
       const fields = {};
-      for (const line of rest.slice(0, end).split("\n")) {
+      for (const line of pending.slice(0, end).split("\n")) {
         const colon = line.indexOf(":");
         if (colon > 0) fields[line.slice(0, colon)] = line.slice(colon + 1).trimStart();
       }
-      rest = rest.slice(end + 2);
+      pending = pending.slice(end + 2);
       if (fields.id && fields.data) yield { id: fields.id, kind: fields.event, data: JSON.parse(fields.data) };
     }
   };

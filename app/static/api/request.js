@@ -1,11 +1,11 @@
 // Calls of the API, relative to the page: it works below any path. Refusals are errors with the server's words.
 
-import { connection, pause, report, waits } from "./connection.js";
+import { connection, sleep, reportConnection, backoff } from "./connection.js";
 
 export const session = new EventTarget();
 
 /** What the server refused, and how to do better. */
-export class Refused extends Error {
+export class ApiError extends Error {
   constructor(status, problem) {
     super(problem.detail ?? `The server answered ${status}.`);
     this.status = status;
@@ -18,14 +18,14 @@ export class Refused extends Error {
 }
 
 /** The server did not answer at all, or a proxy answered in its place. */
-export class Away extends Error {
+export class ServerUnavailable extends Error {
   constructor() {
     super("The server does not answer.");
     this.remedy = "Try again in a moment.";
   }
 }
 
-const BEHIND_PROXY = [502, 503, 504];
+const GATEWAY_ERRORS = [502, 503, 504];
 
 export function address(path, query = {}) {
   const url = new URL(path, document.baseURI.split("#")[0]);
@@ -34,68 +34,68 @@ export function address(path, query = {}) {
   return url.href;
 }
 
-async function once(method, path, { query, body, headers = {}, signal, woke } = {}) {
+async function request(method, path, { query, body, headers = {}, signal, resumed } = {}) {
   const sent =
     body === undefined
       ? { headers }
       : { headers: { ...headers, "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  let answer;
+  let response;
   try {
-    answer = await fetch(address(path, query), {
+    response = await fetch(address(path, query), {
       method,
-      signal: AbortSignal.any([signal, woke].filter(Boolean)),
+      signal: AbortSignal.any([signal, resumed].filter(Boolean)),
       credentials: "same-origin",
       ...sent,
     });
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Away();
+    throw new ServerUnavailable();
   }
-  if (answer.ok) return answer;
-  if (BEHIND_PROXY.includes(answer.status)) throw new Away();
-  throw await refusal(answer);
+  if (response.ok) return response;
+  if (GATEWAY_ERRORS.includes(response.status)) throw new ServerUnavailable();
+  throw await apiError(response);
 }
 
-export async function refusal(answer) {
-  const problem = await answer.json().catch(() => ({}));
-  if (answer.status === 401) session.dispatchEvent(new Event("ended"));
-  return new Refused(answer.status, problem);
+export async function apiError(response) {
+  const problem = await response.json().catch(() => ({}));
+  if (response.status === 401) session.dispatchEvent(new Event("ended"));
+  return new ApiError(response.status, problem);
 }
 
 /** Ask until there is an answer, again after a sleep. While the server is away it waits, and the page says so. */
-async function patiently(method, path, options) {
-  const who = {};
+async function requestWithRetry(method, path, options) {
+  const caller = {};
   try {
-    for (const wait of waits()) {
-      const slept = new AbortController();
-      const wake = () => slept.abort();
-      connection.addEventListener("woke", wake);
+    for (const wait of backoff()) {
+      const sleeping = new AbortController();
+      const abortAfterSleep = () => sleeping.abort();
+      connection.addEventListener("resumed", abortAfterSleep);
       try {
-        return await once(method, path, { ...options, woke: slept.signal });
+        return await request(method, path, { ...options, resumed: sleeping.signal });
       } catch (error) {
-        if (error instanceof Refused && error.type === "too-fast") {
-          await pause(1500, options.signal);
+        if (error instanceof ApiError && error.type === "too-fast") {
+          await sleep(1500, options.signal);
           continue;
         }
-        if (!(error instanceof Away)) throw error;
-        report(who, true);
-        await pause(wait, options.signal);
+        if (!(error instanceof ServerUnavailable)) throw error;
+        reportConnection(caller, true);
+        await sleep(wait, options.signal);
       } finally {
-        connection.removeEventListener("woke", wake);
+        connection.removeEventListener("resumed", abortAfterSleep);
       }
     }
   } finally {
-    report(who, false);
+    reportConnection(caller, false);
   }
 }
 
-export const read = (path, options = {}) => patiently("GET", path, options);
+export const read = (path, options = {}) => requestWithRetry("GET", path, options);
 export const getJson = async (path, options) => (await read(path, options)).json();
 
 /** Change something: sent once, except where the caller says that twice does no harm. */
-export async function send(method, path, { twice = false, ...options } = {}) {
-  const answer = await (twice ? patiently : once)(method, path, options);
-  return answer.status === 204 ? null : answer.json();
+export async function send(method, path, { idempotent = false, ...options } = {}) {
+  const response = await (idempotent ? requestWithRetry : request)(method, path, options);
+  return response.status === 204 ? null : response.json();
 }
 
 /** All pages of a list, one at a time. */

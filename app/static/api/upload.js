@@ -1,22 +1,22 @@
 // An upload: looked up by its digest first, so that nothing is sent twice, then sent with a bar.
 
 import { digest } from "./digest.js";
-import { Away, Refused, address, getJson, session } from "./request.js";
+import { ServerUnavailable, ApiError, address, getJson, session } from "./request.js";
 
-const MAGIC = [0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59];
+const NPY_SIGNATURE = [0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59];
 
 /** The tensor's record and whether it was there already. `onprogress(phase, share)` hears "reading", "sending", "checking". */
 export async function upload(file, { signal, onprogress }) {
-  await checkMagic(file);
+  await checkSignature(file);
   const sha256 = await digest(file, signal, (share) => onprogress("reading", share));
   const known = await getJson("v1/tensors", { query: { sha256, limit: 1 }, signal });
   if (known.items.length) return { tensor: known.items[0], known: true };
   return { tensor: await send(file, sha256, signal, onprogress), known: false };
 }
 
-async function checkMagic(file) {
-  const head = new Uint8Array(await file.slice(0, MAGIC.length).arrayBuffer());
-  if (MAGIC.every((byte, place) => head[place] === byte)) return;
+async function checkSignature(file) {
+  const head = new Uint8Array(await file.slice(0, NPY_SIGNATURE.length).arrayBuffer());
+  if (NPY_SIGNATURE.every((byte, place) => head[place] === byte)) return;
   const error = new Error(`${file.name} is not a .npy file.`);
   error.remedy =
     'Save the tensor with numpy.save("tensor.npy", array); from MATLAB and R the clients upload arrays themselves.';
@@ -33,12 +33,12 @@ function send(file, sha256, signal, onprogress) {
     request.responseType = "json";
     request.upload.onprogress = ({ loaded, total }) =>
       onprogress(loaded < total ? "sending" : "checking", loaded / total);
-    request.onerror = () => reject(new Away());
+    request.onerror = () => reject(new ServerUnavailable());
     request.onabort = () => reject(signal.reason);
     request.onload = () => {
       if (request.status === 201) return resolve(request.response);
       if (request.status === 401) session.dispatchEvent(new Event("ended"));
-      reject(new Refused(request.status, request.response ?? {}));
+      reject(new ApiError(request.status, request.response ?? {}));
     };
     signal.addEventListener("abort", () => request.abort());
     request.send(file);

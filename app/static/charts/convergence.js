@@ -91,21 +91,28 @@ export class ConvergenceChart {
     const type = this.log ? "log" : "linear";
     const range = this.#range ? { range: [...this.#range], autorange: false } : { autorange: true };
     // Room that does not depend on the labels: a chart that is drawn many times is not laid out twice each time.
-    const still = { automargin: false };
+    const fixedMargins = { automargin: false };
     const number = this.log ? { exponentformat: "power", nticks: 5 } : { exponentformat: "power", nticks: 6 };
     return {
       traces,
       layout: {
         showlegend: several || traces.some((trace) => trace.showlegend && trace.name !== LEGEND.exact),
         legend: { orientation: "h", y: 1.08, x: 0 },
-        xaxis: { title: { text: TITLES[this.x] }, anchor: "y2", rangemode: "tozero", ...still, ...range },
-        yaxis: { title: { text: TITLES.objective }, type, domain: [0.54, 1], fixedrange: true, ...still, ...number },
+        xaxis: { title: { text: TITLES[this.x] }, anchor: "y2", rangemode: "tozero", ...fixedMargins, ...range },
+        yaxis: {
+          title: { text: TITLES.objective },
+          type,
+          domain: [0.54, 1],
+          fixedrange: true,
+          ...fixedMargins,
+          ...number,
+        },
         yaxis2: {
           title: { text: TITLES.relative_error },
           type,
           domain: [0, 0.46],
           fixedrange: true,
-          ...still,
+          ...fixedMargins,
           ...number,
           gridcolor: colors().line,
         },

@@ -93,7 +93,7 @@ export const diverging = () =>
         [1, "#b8431a"],
       ];
 
-function dressed(layout) {
+function themed(layout) {
   const { ink, soft, line, accent, card } = colors();
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: soft, tickcolor: soft, automargin: true };
   const axes = Object.fromEntries(
@@ -158,7 +158,7 @@ export class Chart {
     if (this.#signal.aborted || !this.#figure || !this.element.isConnected) return;
     const { traces, layout } = this.#figure();
     const first = !this.element.data;
-    await Plotly.react(this.element, traces, dressed(layout), CONFIG);
+    await Plotly.react(this.element, traces, themed(layout), CONFIG);
     if (first) this.onfirst?.();
   }
 

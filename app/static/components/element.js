@@ -100,15 +100,15 @@ export function choice(legend, options, chosen, onchange) {
 
 export function field(label, control, { advice, wide } = {}) {
   const id = control.id || (control.id = newId("field"));
-  const told = advice && h("span", { class: "advice", id: `${id}-advice` }, advice);
+  const hint = advice && h("span", { class: "advice", id: `${id}-advice` }, advice);
   const error = h("span", { class: "error", id: `${id}-error`, hidden: true });
-  control.setAttribute("aria-describedby", [told && told.id, error.id].filter(Boolean).join(" "));
+  control.setAttribute("aria-describedby", [hint && hint.id, error.id].filter(Boolean).join(" "));
   return h(
     "div",
     { class: "field", style: wide ? { "grid-column": "1 / -1" } : {} },
     h("label", { for: id }, label),
     control,
-    told,
+    hint,
     error,
   );
 }

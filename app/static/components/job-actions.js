@@ -24,9 +24,9 @@ export const deleteJob = (job, onchange) =>
   ).then((done) => done && onchange());
 
 export async function cancelJob(job) {
-  const told = await send("POST", `${pathOf(job)}/cancel`);
+  const updated = await send("POST", `${pathOf(job)}/cancel`);
   announce("The job is being cancelled; what it has computed is kept");
-  return told;
+  return updated;
 }
 
 /** Factors, history and pictures, in every format. */

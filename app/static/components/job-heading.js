@@ -40,7 +40,7 @@ export function jobHeading(screen, modes) {
   );
   const tab = (name, text) => h("a", { "aria-current": screen === name ? "page" : null }, text);
   const [run, components] = [tab("live", "Live"), tab("components", "Components")];
-  let told = null;
+  let lastState = null;
   return {
     element: h(
       "div",
@@ -53,16 +53,16 @@ export function jobHeading(screen, modes) {
       const live = LIVE.includes(job.state);
       const words = job.cancel_requested && live ? "cancelling" : job.state;
       if (title.textContent !== nameOf(job)) title.textContent = nameOf(job);
-      if (told === words) return;
-      if (told !== null) announce(`The job is ${words}`);
-      told = words;
+      if (lastState === words) return;
+      if (lastState !== null) announce(`The job is ${words}`);
+      lastState = words;
       state.className = `state ${job.state}`;
       state.textContent = words;
-      const stood = document.activeElement;
+      const focused = document.activeElement;
       cancel.hidden = !live;
       cancel.disabled = job.cancel_requested;
       remove.hidden = live;
-      if (stood === cancel && (cancel.hidden || cancel.disabled)) title.focus({ preventScroll: true });
+      if (focused === cancel && (cancel.hidden || cancel.disabled)) title.focus({ preventScroll: true });
       again.href = link("/new", { from: job.id });
       run.href = link(`/jobs/${job.id}`);
       run.textContent = live ? "Live" : "Run";

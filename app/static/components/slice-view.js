@@ -19,10 +19,10 @@ export function sliceView({ shape, axes, load, fixed = {}, signed = [], range = 
   const at = Object.fromEntries(modes.map((mode) => [mode, fixed[mode] ?? Math.floor((shape[mode - 1] - 1) / 2)]));
   const controls = h("div", { class: "sliders" });
   const pictures = h("div", { class: "slices" });
-  const told = h("small", { "aria-live": "polite" });
+  const thinningNote = h("small", { "aria-live": "polite" });
   const charts = {};
-  let wanted = 0;
-  let still = false;
+  let requested = 0;
+  let fixedColours = false;
 
   const pick = (place) => {
     const made = select(Object.fromEntries(modes.map((mode) => [mode, modeName(axes, mode)])), String(shown[place]));
@@ -64,12 +64,12 @@ export function sliceView({ shape, axes, load, fixed = {}, signed = [], range = 
   // The newest wish wins: while a slice is on its way, further moves of a slider become one more request.
   let busy = false;
   async function draw() {
-    wanted++;
+    requested++;
     if (busy) return;
     busy = true;
     try {
-      for (let served = 0; served !== wanted && !signal.aborted; ) {
-        served = wanted;
+      for (let served = 0; served !== requested && !signal.aborted; ) {
+        served = requested;
         const modesNow = [...shown].sort((a, b) => a - b);
         const transpose = shown.length === 2 && shown[0] > shown[1];
         const found = await load(
@@ -87,10 +87,10 @@ export function sliceView({ shape, axes, load, fixed = {}, signed = [], range = 
             axes,
             transpose,
             signed: signed.includes(name),
-            range: still && !signed.includes(name) ? range : null,
+            range: fixedColours && !signed.includes(name) ? range : null,
           });
         }
-        tellThinning(Object.values(found)[0], modesNow);
+        showThinning(Object.values(found)[0], modesNow);
       }
     } catch (error) {
       if (!signal.aborted) replace(pictures, problemNote(error));
@@ -105,11 +105,11 @@ export function sliceView({ shape, axes, load, fixed = {}, signed = [], range = 
     return new SliceChart(element, `${name}: heat map of the slice`, signal);
   }
 
-  function tellThinning(slice, modesNow) {
+  function showThinning(slice, modesNow) {
     const words = modesNow
       .map((mode, place) => slice.steps[place] > 1 && `every ${slice.steps[place]}th of ${modeName(axes, mode)}`)
       .filter(Boolean);
-    told.textContent = words.length ? `Thinned for drawing: ${words.join(", ")}.` : "";
+    thinningNote.textContent = words.length ? `Thinned for drawing: ${words.join(", ")}.` : "";
   }
 
   // Charts are drawn once they are in the page.
@@ -122,9 +122,9 @@ export function sliceView({ shape, axes, load, fixed = {}, signed = [], range = 
       { class: "field" },
       h("span", { class: "label" }, "Colours"),
       choice("Colours", { own: "of this slice", all: "of the whole tensor" }, "own", (value) => {
-        still = value === "all";
+        fixedColours = value === "all";
         draw();
       }),
     );
-  return h("div", { class: "stack" }, controls, scale, pictures, told);
+  return h("div", { class: "stack" }, controls, scale, pictures, thinningNote);
 }

@@ -6,11 +6,11 @@ import { bytes, seconds, whole } from "./format.js";
 
 export function usageCard(signal) {
   const place = h("div", { class: "stack" });
-  getJson("v1/usage", { signal }).then((usage) => replace(place, told(usage)));
+  getJson("v1/usage", { signal }).then((usage) => replace(place, usageFacts(usage)));
   return card("What you use", [], place);
 }
 
-function told({
+function usageFacts({
   stored_bytes: stored,
   tensor_bytes: tensors,
   result_bytes: results,

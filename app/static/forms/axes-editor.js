@@ -64,15 +64,15 @@ function row(mode, length, axis) {
     placeholder: `0:${length - 1}`,
     spellcheck: "false",
   });
-  const told = h("small", { "aria-live": "polite" });
-  const given = () => (values.value.trim() ? parseValues(values.value) : Array.from({ length }, (_, index) => index));
-  const tell = () => {
-    const found = given();
-    told.textContent = `${found.length} of ${length}, ${typeof found[0] === "string" ? "texts" : "numbers"}`;
-    told.className = found.length === length ? "good" : "bad";
+  const summary = h("small", { "aria-live": "polite" });
+  const parsed = () => (values.value.trim() ? parseValues(values.value) : Array.from({ length }, (_, index) => index));
+  const render = () => {
+    const found = parsed();
+    summary.textContent = `${found.length} of ${length}, ${typeof found[0] === "string" ? "texts" : "numbers"}`;
+    summary.className = found.length === length ? "good" : "bad";
   };
-  values.addEventListener("input", tell);
-  tell();
+  values.addEventListener("input", render);
+  render();
   const element = h(
     "fieldset",
     {},
@@ -86,9 +86,9 @@ function row(mode, length, axis) {
         "div",
         {},
         field("Values", values, { advice: "Paste a column, or a range such as 250:450 or 240:5:300" }),
-        told,
+        summary,
       ),
     ),
   );
-  return { element, axis: () => ({ name: name.value.trim(), unit: unit.value.trim() || null, values: given() }) };
+  return { element, axis: () => ({ name: name.value.trim(), unit: unit.value.trim() || null, values: parsed() }) };
 }

@@ -9,7 +9,7 @@ const labelOf = (name) => LABELS[name] ?? (name[0].toUpperCase() + name.slice(1)
 /** `{element, body(), set(values), fail(errors)}`; `front` fields come first, `skip` fields are the caller's own. */
 export function requestForm(schema, all, { front, skip = [], onchange }) {
   const changed = () => {
-    tellPreset();
+    showDefaults();
     onchange();
   };
   const names = Object.keys(schema.properties).filter((name) => !skip.includes(name));
@@ -29,7 +29,7 @@ export function requestForm(schema, all, { front, skip = [], onchange }) {
     ),
   );
 
-  function tellPreset() {
+  function showDefaults() {
     const isOn = controls.preset?.value() === "recommended" || !controls.preset;
     for (const one of Object.values(controls)) one.preset?.(isOn);
   }
@@ -61,7 +61,7 @@ export function requestForm(schema, all, { front, skip = [], onchange }) {
       ),
     set(values) {
       for (const [name, value] of Object.entries(values)) controls[name]?.set(value);
-      tellPreset();
+      showDefaults();
     },
     /** The settings of a job, which are complete: only those are filled in that are not what an empty field means. */
     setSettings(values) {
@@ -70,7 +70,7 @@ export function requestForm(schema, all, { front, skip = [], onchange }) {
         const one = controls[name];
         if (one) one.set(one.isStandard?.(value, preset) ? undefined : value, preset);
       }
-      tellPreset();
+      showDefaults();
     },
     /** Show errors at their fields, and open what hides one; gives those that have no field here. */
     fail(errors) {

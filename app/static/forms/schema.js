@@ -28,7 +28,7 @@ function forms(schema, all) {
 }
 
 /** One line of advice, and what holds if the field is left empty. */
-function told(schema, preset) {
+function describe(schema, preset) {
   const description = schema.description ?? "";
   const found = PRESET.exec(description);
   const advice = found ? description.slice(0, found.index) : description;
@@ -45,10 +45,10 @@ function told(schema, preset) {
 /** Whether null can be asked for and means something else than leaving the field out. */
 function hasNull(schema, all) {
   const nullable = [...(schema.anyOf ?? []), ...(schema.oneOf ?? [])].some((one) => follow(one, all).type === "null");
-  return nullable && told(schema, false).standard !== null && told(schema, false).standard !== undefined;
+  return nullable && describe(schema, false).standard !== null && describe(schema, false).standard !== undefined;
 }
 
-const words = (standard) =>
+const defaultText = (standard) =>
   standard === undefined ? "left out" : standard === null ? "automatic" : `default: ${standard.replace(/^"|"$/g, "")}`;
 
 /**
@@ -76,18 +76,18 @@ function wrap(input, schema, label, value, set) {
   input.id = id;
   const names = schema.items?.enum;
   const element = field(label, input, {
-    advice: [told(schema, true).advice, names && names.join(", ")].filter(Boolean).join(": "),
+    advice: [describe(schema, true).advice, names && names.join(", ")].filter(Boolean).join(": "),
   });
   const error = element.querySelector(".error");
   return {
     element,
     value,
     set,
-    isStandard: (given, preset) => JSON.stringify(given) === String(told(schema, preset).standard),
-    fail(words) {
-      error.textContent = words ?? "";
-      error.hidden = !words;
-      if (words) input.setAttribute("aria-invalid", "true");
+    isStandard: (given, preset) => JSON.stringify(given) === String(describe(schema, preset).standard),
+    fail(defaultText) {
+      error.textContent = defaultText ?? "";
+      error.hidden = !defaultText;
+      if (defaultText) input.setAttribute("aria-invalid", "true");
       else input.removeAttribute("aria-invalid");
     },
   };
@@ -97,7 +97,7 @@ function choose(name, schema, choices, onchange, label) {
   const shown = (one) => (one === null ? "automatic" : String(one));
   const input = select(
     {
-      "": words(told(schema, true).standard),
+      "": defaultText(describe(schema, true).standard),
       ...Object.fromEntries(choices.map((one) => [JSON.stringify(one), shown(one)])),
     },
     "",
@@ -113,7 +113,7 @@ function choose(name, schema, choices, onchange, label) {
     },
   );
   made.preset = (isOn) => {
-    input.options[0].textContent = words(told(schema, isOn).standard);
+    input.options[0].textContent = defaultText(describe(schema, isOn).standard);
   };
   return made;
 }
@@ -161,7 +161,7 @@ function text(name, schema, options, choices, takesNull, onchange, label) {
       ),
     );
   made.preset = (isOn) => {
-    input.placeholder = words(told(schema, isOn).standard);
+    input.placeholder = defaultText(describe(schema, isOn).standard);
   };
   made.preset(true);
   return made;

@@ -1,6 +1,6 @@
 // Operator, with an admin's key: queue, owners, workers, disk; anybody's jobs, and an end to any of them.
 
-import { every } from "../api/connection.js";
+import { poll } from "../api/connection.js";
 import { getJson, pages, send } from "../api/request.js";
 import { confirm } from "../components/dialog.js";
 import { card, facts, h, redraw, replace } from "../components/element.js";
@@ -105,7 +105,7 @@ export async function show({ main, signal }) {
     jobs,
   );
   await look();
-  every(LOOK_AGAIN, signal, () => look());
+  poll(LOOK_AGAIN, signal, () => look());
 }
 
 function ownerTable(everybody, open) {

@@ -1,6 +1,6 @@
 // Compare: several jobs in one chart, and side by side with only the settings that differ.
 
-import { every } from "../api/connection.js";
+import { poll } from "../api/connection.js";
 import { getJson, read } from "../api/request.js";
 import { ConvergenceChart } from "../charts/convergence.js";
 import { Series } from "../charts/series.js";
@@ -43,7 +43,7 @@ export async function show({ main, query, signal }) {
     replace(table, sideBySide(runs.map(({ job }) => job), named));
   }
   await look(true);
-  every(LOOK_AGAIN, signal, () => look(false));
+  poll(LOOK_AGAIN, signal, () => look(false));
 }
 
 function sideBySide(jobs, named) {

@@ -1,6 +1,6 @@
 // Data: drop a file, or take a sample; then the tensors that are there.
 
-import { every } from "../api/connection.js";
+import { poll } from "../api/connection.js";
 import { getJson, send } from "../api/request.js";
 import { announce } from "../components/announce.js";
 import { card, h, redraw, replace } from "../components/element.js";
@@ -19,7 +19,7 @@ export async function show({ main, signal }) {
     multiple: true,
     class: "visually-hidden",
     "aria-label": "Choose .npy files to upload",
-    onchange: () => take(input.files),
+    onchange: () => uploadAll(input.files),
   });
   const zone = h(
     "div",
@@ -31,7 +31,7 @@ export async function show({ main, signal }) {
   );
   const list = h("div", {}, h("p", { class: "empty" }, "…"));
 
-  async function take(files) {
+  async function uploadAll(files) {
     const rows = Array.from(files, (file) => row(file, signal));
     uploads.prepend(...rows.map(({ element }) => element));
     input.value = "";
@@ -53,7 +53,7 @@ export async function show({ main, signal }) {
     "drop",
     (event) => {
       over(false)(event);
-      if (event.dataTransfer.files.length) take(event.dataTransfer.files);
+      if (event.dataTransfer.files.length) uploadAll(event.dataTransfer.files);
     },
     { signal },
   );
@@ -65,8 +65,8 @@ export async function show({ main, signal }) {
     uploads,
     card("Your tensors", [h("a", { href: "#/tensors" }, "All tensors")], list),
   );
-  samples(zone.querySelector("[data-samples]"), signal);
-  every(5000, signal, async () => recent(list, await getJson("v1/tensors", { query: { limit: RECENT }, signal })));
+  loadSamples(zone.querySelector("[data-samples]"), signal);
+  poll(5000, signal, async () => renderRecent(list, await getJson("v1/tensors", { query: { limit: RECENT }, signal })));
 }
 
 /** One upload: its bar, and a promise of the tensor, or of null. */
@@ -74,7 +74,7 @@ function row(file, leaving) {
   const cancel = new AbortController();
   leaving.addEventListener("abort", () => cancel.abort(leaving.reason));
   const bar = h("progress", { max: 1, value: 0, "aria-label": `Upload of ${file.name}` });
-  const told = h("span", { class: "soft" }, "…");
+  const status = h("span", { class: "soft" }, "…");
   const stop = h(
     "button",
     { type: "button", class: "quiet", onclick: () => cancel.abort(new DOMException("cancelled", "AbortError")) },
@@ -85,14 +85,14 @@ function row(file, leaving) {
     { class: "card" },
     h("header", {}, h("span", {}, h("strong", {}, file.name), " ", h("small", {}, bytes(file.size))), stop),
     bar,
-    told,
+    status,
   );
   const done = import("../api/upload.js")
     .then(({ upload }) =>
       upload(file, {
         signal: cancel.signal,
         onprogress: (phase, share) => {
-          told.textContent = `${PHASES[phase]} – ${Math.floor(100 * share)} %`;
+          status.textContent = `${PHASES[phase]} – ${Math.floor(100 * share)} %`;
           bar.value = share;
         },
       }),
@@ -122,7 +122,7 @@ function row(file, leaving) {
   return { element, done };
 }
 
-async function samples(place, signal) {
+async function loadSamples(place, signal) {
   const { items: found } = await getJson("v1/samples", { signal });
   const make =
     (sample) =>
@@ -146,7 +146,7 @@ async function samples(place, signal) {
   );
 }
 
-function recent(place, { items }) {
+function renderRecent(place, { items }) {
   if (!items.length) return replace(place, h("p", { class: "empty" }, "None yet."));
   const head = ["Name", "Shape", "Type", "Range", "Uploaded", ""].map((text) =>
     h("th", { scope: "col" }, text || h("span", { class: "visually-hidden" }, "Run")),

@@ -1,6 +1,6 @@
 // Components: one row each, one column per mode; how far they can be trusted; the data behind any point.
 
-import { every } from "../api/connection.js";
+import { poll } from "../api/connection.js";
 import { componentsOf, loadFactors } from "../api/factors.js";
 import { getJson } from "../api/request.js";
 import { ModeChart } from "../charts/bars.js";
@@ -28,9 +28,9 @@ export async function show({ main, parameters: { id }, signal }) {
   const axes = labels.length ? labels : null;
   const modes = tensor?.shape.length ?? job.result?.sparsity.per_mode.length ?? axes?.length;
   const heading = jobHeading("components", modes);
-  const told = h("p", { class: "soft", role: "status" }, "…");
+  const status = h("p", { class: "soft", role: "status" }, "…");
   const place = h("div", { class: "scroll" });
-  const trust = h("div", { class: "stack" });
+  const diagnosticsPlace = h("div", { class: "stack" });
   const all = h(
     "button",
     {
@@ -49,7 +49,7 @@ export async function show({ main, parameters: { id }, signal }) {
   let shape = tensor?.shape ?? [];
   let iteration = null;
 
-  replace(main, heading.element, card("Components", [all], told, place), trust);
+  replace(main, heading.element, card("Components", [all], status, place), diagnosticsPlace);
   heading.show(job);
 
   function draw() {
@@ -102,7 +102,7 @@ export async function show({ main, parameters: { id }, signal }) {
 
   async function load() {
     if (job.factors_iteration === null) {
-      told.textContent = LIVE.includes(job.state)
+      status.textContent = LIVE.includes(job.state)
         ? "There are no factors yet: they come with the first checkpoint."
         : "This job ended before it had factors.";
       return;
@@ -113,7 +113,7 @@ export async function show({ main, parameters: { id }, signal }) {
     shape = found.factors.map((factor) => factor[0].length);
     // Without the tensor its norm is not known; a component of weight zero is dead in any case.
     components = componentsOf(found.factors, job.settings, tensor?.norm ?? 0);
-    told.textContent = `${components.length} of ${job.settings.rank} components, the largest first; every curve is scaled to its own maximum.${LIVE.includes(job.state) ? ` These are partial, of iteration ${whole(iteration)}; the run goes on.` : ""}`;
+    status.textContent = `${components.length} of ${job.settings.rank} components, the largest first; every curve is scaled to its own maximum.${LIVE.includes(job.state) ? ` These are partial, of iteration ${whole(iteration)}; the run goes on.` : ""}`;
     draw();
   }
 
@@ -121,7 +121,7 @@ export async function show({ main, parameters: { id }, signal }) {
   matchMedia("(min-width: 40.01rem)").addEventListener("change", () => components.length && draw(), { signal });
   await load();
   if (LIVE.includes(job.state)) {
-    every(LOOK_AGAIN, signal, async () => {
+    poll(LOOK_AGAIN, signal, async () => {
       if (!LIVE.includes(job.state)) return;
       job = await getJson(path, { signal });
       heading.show(job);
@@ -139,19 +139,28 @@ export async function show({ main, parameters: { id }, signal }) {
       ? "A job that was cancelled has no diagnostics."
       : "This job was run without diagnostics.";
     if (!job.settings.diagnose || job.state !== "succeeded")
-      return replace(trust, job.result && h("p", { class: "soft" }, reason));
+      return replace(diagnosticsPlace, job.result && h("p", { class: "soft" }, reason));
     try {
-      showTrust(trust, await getJson(`${path}/diagnostics`, { signal }), { path, shape, axes, signal, tensor });
+      showDiagnostics(diagnosticsPlace, await getJson(`${path}/diagnostics`, { signal }), {
+        path,
+        shape,
+        axes,
+        signal,
+        tensor,
+      });
     } catch (error) {
       if (signal.aborted) return;
-      return replace(trust, error.status === 404 ? h("p", { class: "soft" }, error.message) : problemNote(error));
+      return replace(
+        diagnosticsPlace,
+        error.status === 404 ? h("p", { class: "soft" }, error.message) : problemNote(error),
+      );
     }
     return null;
   }
 }
 
 /** Residual and leverage of every index; a click shows the slice behind it. */
-function showTrust(place, diagnostics, { path, shape, axes, signal, tensor }) {
+function showDiagnostics(place, diagnostics, { path, shape, axes, signal, tensor }) {
   const drawing = h("div", { class: "chart" });
   const detail = h("div", { class: "stack", dataset: { detail: "" } });
   const pickedIndex = h("input", { type: "number", min: 0, "aria-label": "Index to look at" });
@@ -251,12 +260,12 @@ function showTrust(place, diagnostics, { path, shape, axes, signal, tensor }) {
       ),
       detail,
     ),
-    trustCard(diagnostics),
+    reliabilityCard(diagnostics),
   );
   draw();
 }
 
-function trustCard(diagnostics) {
+function reliabilityCard(diagnostics) {
   const { core_consistency: core, core_consistency_reason: reason, congruence, components } = diagnostics;
   const pairs = congruence
     .flatMap((row, first) =>

@@ -1,6 +1,6 @@
 // Live: the run drawing itself, and what it came to.
 
-import { every } from "../api/connection.js";
+import { poll } from "../api/connection.js";
 import { follow } from "../api/events.js";
 import { componentsOf, loadFactors, sparsityOf } from "../api/factors.js";
 import { getJson, read } from "../api/request.js";
@@ -84,12 +84,12 @@ export async function show({ main, parameters: { id }, signal }) {
     ),
   );
 
-  let shown = 0;
-  function tell() {
-    cancelAnimationFrame(shown);
-    shown = requestAnimationFrame(() => {
+  let frame = 0;
+  function render() {
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(() => {
       heading.show(job);
-      replace(numbers, facts(tiles(job, series, alive)));
+      replace(numbers, facts(jobFacts(job, series, alive)));
       if (!series.length) {
         if (!LIVE.includes(job.state))
           replace(drawing, h("p", { class: "waiting" }, "It ended before its first iteration."));
@@ -107,11 +107,11 @@ export async function show({ main, parameters: { id }, signal }) {
     const found = await getJson(path, { signal });
     if (LIVE.includes(found.state) && !LIVE.includes(job.state)) return; // asked before the end, answered after it
     job = found;
-    tell();
+    render();
     if (!LIVE.includes(job.state)) redraw(outcome, outcomeNotes(job));
   }
 
-  tell();
+  render();
   series.addCsv(await (await read(`${path}/history`, { query: { format: "csv" }, signal })).text());
   await refresh();
   // What the history has is not sent again: the stream begins after its last iteration.
@@ -127,26 +127,26 @@ export async function show({ main, parameters: { id }, signal }) {
         job = data;
         replace(outcome, outcomeNotes(job));
       } else refresh();
-      tell();
+      render();
     },
   }).then(() => !signal.aborted && refresh());
   if (LIVE.includes(job.state)) {
     // The place in the queue and the phase come with the job, not with an event.
-    every(3000, signal, async () => {
+    poll(3000, signal, async () => {
       if (LIVE.includes(job.state)) await refresh();
     });
     if (tensor)
-      every(LOOK_AT_FACTORS, signal, async () => {
+      poll(LOOK_AT_FACTORS, signal, async () => {
         if (job.state === "running" && job.factors_iteration > (alive?.iteration ?? 0)) {
-          alive = (await partial(path, job, tensor, signal)) ?? alive;
-          tell();
+          alive = (await checkpointSummary(path, job, tensor, signal)) ?? alive;
+          render();
         }
       });
   }
 }
 
 /** Components alive and sparsity at the last checkpoint; null where there are too many entries to look at. */
-async function partial(path, job, tensor, signal) {
+async function checkpointSummary(path, job, tensor, signal) {
   if (tensor.shape.reduce((sum, length) => sum + length, 0) * job.settings.rank > LARGEST_FACTORS) return null;
   const { iteration, factors } = await loadFactors(path, tensor.shape.length, signal);
   return {
@@ -158,7 +158,7 @@ async function partial(path, job, tensor, signal) {
 
 const preparation = ({ step, share }) => `${STEPS[step] ?? step}${share > 0 ? `, ${percent(share, 0)}` : ""}`;
 
-function tiles(job, series, alive) {
+function jobFacts(job, series, alive) {
   const at = series.length - 1;
   const { result, settings } = job;
   const live = LIVE.includes(job.state);

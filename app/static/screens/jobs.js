@@ -1,6 +1,6 @@
 // Jobs: all of them, with live states, filters and a search; several at once to compare; what is used of the quota.
 
-import { every } from "../api/connection.js";
+import { poll } from "../api/connection.js";
 import { getJson } from "../api/request.js";
 import { announce } from "../components/announce.js";
 import { field, h, replace, select } from "../components/element.js";
@@ -23,7 +23,7 @@ const LOOK_AGAIN = 2500;
 const TYPING = 250;
 
 export async function show({ main, query, signal }) {
-  const chosen = new Map();
+  const selected = new Map();
   const state = select(STATES, query.state ?? "");
   const method = select({ "": "all" }, "");
   const name = h("input", { type: "search", value: query.name ?? "", placeholder: "part of a name" });
@@ -48,12 +48,12 @@ export async function show({ main, query, signal }) {
     const { progress, result, settings } = job;
     const box = h("input", {
       type: "checkbox",
-      checked: chosen.has(job.id),
+      checked: selected.has(job.id),
       "aria-label": `Compare ${nameOf(job)}`,
       onchange: () => {
-        if (box.checked) chosen.set(job.id, job);
-        else chosen.delete(job.id);
-        tellChosen();
+        if (box.checked) selected.set(job.id, job);
+        else selected.delete(job.id);
+        renderSelection();
       },
     });
     const live = LIVE.includes(job.state);
@@ -105,8 +105,8 @@ export async function show({ main, query, signal }) {
             ? act("Cancel", () => cancelJob(job).then(table.refresh))
             : act("Delete", () =>
                 deleteJob(job, () => {
-                  chosen.delete(job.id);
-                  tellChosen();
+                  selected.delete(job.id);
+                  renderSelection();
                   table.reload();
                 }),
               ),
@@ -115,10 +115,10 @@ export async function show({ main, query, signal }) {
     ];
   }
 
-  function tellChosen() {
-    compare.hidden = chosen.size < 2;
-    compare.href = link("/compare", { jobs: [...chosen.keys()].join(",") });
-    compare.textContent = `Compare ${chosen.size} jobs`;
+  function renderSelection() {
+    compare.hidden = selected.size < 2;
+    compare.href = link("/compare", { jobs: [...selected.keys()].join(",") });
+    compare.textContent = `Compare ${selected.size} jobs`;
   }
 
   let typing;
@@ -166,5 +166,5 @@ export async function show({ main, query, signal }) {
   });
   if (query.method) await methods;
   await (listed ?? table.reload());
-  every(LOOK_AGAIN, signal, () => table.refresh());
+  poll(LOOK_AGAIN, signal, () => table.refresh());
 }

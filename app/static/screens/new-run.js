@@ -48,7 +48,7 @@ export async function show({ main, query, signal }) {
     { name: "tensor_id" },
   );
   const formPlace = h("div");
-  const told = h("div", { class: "stack", "aria-live": "polite" });
+  const estimatePlace = h("div", { class: "stack", "aria-live": "polite" });
   const problems = h("div");
   const submit = h("button", { type: "submit", class: "primary" });
   const code = snippetView();
@@ -65,7 +65,7 @@ export async function show({ main, query, signal }) {
   const tensor = () => tensors.find(({ id }) => id === picked.value);
   const body = () => ({ ...(kind === "run" ? {} : { kind }), tensor_id: picked.value, ...fields.body() });
 
-  function begin() {
+  function renderForm() {
     const { front, first, words } = KINDS[kind];
     fields = requestForm(available[kind], all, { front, skip: ["tensor_id", "kind"], onchange: changed });
     if (from && kind === "run")
@@ -87,16 +87,19 @@ export async function show({ main, query, signal }) {
   function changed() {
     code.show(kind === "run" ? jobSnippets(body(), me()) : studySnippets(body(), me()));
     clearTimeout(timer);
-    timer = setTimeout(() => (kind === "choose" ? replace(told, studySize(body())) : estimate()), ESTIMATE_AFTER);
+    timer = setTimeout(
+      () => (kind === "choose" ? replace(estimatePlace, studySize(body())) : estimate()),
+      ESTIMATE_AFTER,
+    );
   }
 
   async function estimate() {
-    const asked = body();
-    const run = kind === "run" ? asked : largestRun(asked);
-    const size = kind === "run" ? null : studySize(asked);
+    const request = body();
+    const run = kind === "run" ? request : largestRun(request);
+    const size = kind === "run" ? null : studySize(request);
     if (run.rank === undefined)
       return replace(
-        told,
+        estimatePlace,
         h(
           "p",
           { class: "soft" },
@@ -104,18 +107,18 @@ export async function show({ main, query, signal }) {
         ),
       );
     try {
-      const found = await send("POST", "v1/jobs/estimate", { body: run, signal, twice: true });
-      if (signal.aborted || JSON.stringify(asked) !== JSON.stringify(body())) return null;
+      const found = await send("POST", "v1/jobs/estimate", { body: run, signal, idempotent: true });
+      if (signal.aborted || JSON.stringify(request) !== JSON.stringify(body())) return null;
       const left = fields.fail(inLists(kind, found.refused));
       return replace(
-        told,
+        estimatePlace,
         size,
         memory(found),
         left.length ? problemNote({ title: "This would be refused.", message: "", errors: left }) : null,
       );
     } catch (error) {
       if (signal.aborted) return null;
-      return replace(told, size, refused(error, inLists(kind, error.errors ?? [])));
+      return replace(estimatePlace, size, refused(error, inLists(kind, error.errors ?? [])));
     }
   }
 
@@ -136,7 +139,7 @@ export async function show({ main, query, signal }) {
         body: body(),
         headers: { "Idempotency-Key": key(body()) },
         signal,
-        twice: true,
+        idempotent: true,
       });
       go(kind === "run" ? `/jobs/${made.id}` : `/studies/${made.id}`);
     } catch (error) {
@@ -165,7 +168,7 @@ export async function show({ main, query, signal }) {
         choice("Kind", titles, kind, (value) => {
           kind = value;
           keepQuery("/new", { tensor: picked.value, kind });
-          begin();
+          renderForm();
         }),
     ),
     tensors.length
@@ -176,13 +179,13 @@ export async function show({ main, query, signal }) {
           h(
             "div",
             { class: "stack" },
-            card("What it needs", [], told),
+            card("What it needs", [], estimatePlace),
             card("The same from a program", [], code.element),
           ),
         )
       : h("p", { class: "note" }, "There is no tensor yet. ", h("a", { href: "#/" }, "Upload one, or take a sample.")),
   );
-  if (tensors.length) begin();
+  if (tensors.length) renderForm();
 }
 
 const studySchemas = (all) => ({ choose: all.ChooseRequest, compare: all.CompareRequest });
@@ -202,8 +205,8 @@ const entriesOf = (tensor) => ({
 });
 
 const keys = new Map();
-function key(asked) {
-  const text = JSON.stringify(asked);
+function key(request) {
+  const text = JSON.stringify(request);
   if (!keys.has(text))
     keys.set(
       text,
@@ -227,11 +230,11 @@ const LISTS = { rank: "ranks", method: "methods", beta: "betas", sparsity: "spar
 const OF_STUDIES = ["kind", "repeats", "validate", "reference", ...Object.values(LISTS)];
 
 /** The run of a comparison that needs most memory. */
-function largestRun(asked) {
-  const same = Object.entries(asked).filter(([name]) => !OF_STUDIES.includes(name));
+function largestRun(request) {
+  const same = Object.entries(request).filter(([name]) => !OF_STUDIES.includes(name));
   const one = Object.entries(LISTS)
-    .filter(([, list]) => asked[list]?.length)
-    .map(([name, list]) => [name, name === "rank" ? Math.max(...asked[list].map(Number)) : asked[list][0]]);
+    .filter(([, list]) => request[list]?.length)
+    .map(([name, list]) => [name, name === "rank" ? Math.max(...request[list].map(Number)) : request[list][0]]);
   return Object.fromEntries([...same, ...one]);
 }
 
@@ -239,17 +242,17 @@ function largestRun(asked) {
 const inLists = (kind, errors) =>
   kind === "run" ? errors : errors.map((one) => ({ ...one, field: LISTS[one.field.split(/[.[]/)[0]] ?? one.field }));
 
-function studySize(asked) {
+function studySize(request) {
   const cells = ["ranks", "methods", "betas", "sparsities"].reduce(
-    (product, name) => product * Math.max(1, asked[name]?.length ?? 1),
+    (product, name) => product * Math.max(1, request[name]?.length ?? 1),
     1,
   );
-  return asked.kind === "compare"
+  return request.kind === "compare"
     ? h(
         "p",
         {},
-        h("strong", {}, count(cells * (asked.repeats ?? 1), "run")),
-        `: ${count(cells, "cell")}, ${asked.repeats ?? 1} starts each. Others' jobs do not wait for them.`,
+        h("strong", {}, count(cells * (request.repeats ?? 1), "run")),
+        `: ${count(cells, "cell")}, ${request.repeats ?? 1} starts each. Others' jobs do not wait for them.`,
       )
     : h(
         "p",

@@ -1,6 +1,6 @@
 // Studies: all of them, and how far each is.
 
-import { every } from "../api/connection.js";
+import { poll } from "../api/connection.js";
 import { h, replace } from "../components/element.js";
 import { nameOf, percent, when, whole } from "../components/format.js";
 import { stateMark } from "../components/job-heading.js";
@@ -16,7 +16,7 @@ export async function show({ main, signal }) {
   replace(main, h("div", { class: "heading" }, h("h1", {}, "Studies"), h("div", { class: "actions" }, start("choose", "How many components?"), start("compare", "Compare settings"))),
     h("section", { class: "card", "aria-label": "Studies" }, table.element));
   await table.reload();
-  every(LOOK_AGAIN, signal, table.refresh);
+  poll(LOOK_AGAIN, signal, table.refresh);
 }
 
 function row(study) {

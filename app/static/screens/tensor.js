@@ -75,9 +75,9 @@ export async function show({ main, parameters: { id }, query, signal }) {
 }
 
 function advice({ missing, negative }) {
-  const told = [];
+  const notes = [];
   if (missing)
-    told.push(
+    notes.push(
       h(
         "p",
         { class: "note" },
@@ -89,7 +89,7 @@ function advice({ missing, negative }) {
       ),
     );
   if (negative)
-    told.push(
+    notes.push(
       h(
         "p",
         { class: "note" },
@@ -98,7 +98,7 @@ function advice({ missing, negative }) {
         "); if a large share is negative, the tensor may be centred or on a log scale, which nonnegative components cannot describe.",
       ),
     );
-  return told;
+  return notes;
 }
 
 function summaryCard(path, tensor, signal) {

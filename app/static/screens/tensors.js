@@ -1,6 +1,6 @@
 // Tensors: all of them, with a search; rename, delete, and the runs on each.
 
-import { every } from "../api/connection.js";
+import { poll } from "../api/connection.js";
 import { send } from "../api/request.js";
 import { confirm, rename } from "../components/dialog.js";
 import { field, h, replace } from "../components/element.js";
@@ -86,5 +86,5 @@ export async function show({ main, query, signal }) {
     usageCard(signal),
   );
   await table.reload();
-  every(LOOK_AGAIN, signal, () => table.refresh());
+  poll(LOOK_AGAIN, signal, () => table.refresh());
 }
