@@ -13,7 +13,7 @@ Preparing a run
     `working_precision`: the precision in which a tensor is decomposed.
 Scanning a tensor
     `scan` makes one pass over all entries and returns a `Scan`, with an `Occurrence` for each kind of special entry.
-    `CHUNK`, `CHUNKS_PER_RUN`: how many entries it takes at a time. `Tell`: a callback, called with the fraction done.
+    `CHUNK`, `CHUNKS_PER_RUN`: how many entries it takes at a time. `OnProgress`: called with the fraction done.
     `split_into_regions`, `contiguous_runs`: cut a tensor into contiguous parts.
 The progress of a run
     `Phase`, `PreparationStep`, `Resolved`, `StartOutcome`, `StopReason`: the parts of a `State` and of a `Result`.
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
         CHUNKS_PER_RUN,
         Booleans,
         Occurrence,
+        OnProgress,
         Scan,
-        Tell,
         scan,
         split_into_regions,
     )
@@ -73,6 +73,7 @@ __all__ = [
     "NotNegative",
     "Number",
     "Occurrence",
+    "OnProgress",
     "Phase",
     "Positive",
     "PreparationStep",
@@ -82,7 +83,6 @@ __all__ = [
     "Share",
     "StartOutcome",
     "StopReason",
-    "Tell",
     "Threads",
     "Whole",
     "check_fixed",
@@ -120,7 +120,16 @@ _MODULES = {
         "move_defaults",
     ),
     "tensor.products": ("Array", "Float64", "khatri_rao"),
-    "tensor.scan": ("CHUNK", "CHUNKS_PER_RUN", "Booleans", "Occurrence", "Scan", "Tell", "split_into_regions", "scan"),
+    "tensor.scan": (
+        "CHUNK",
+        "CHUNKS_PER_RUN",
+        "Booleans",
+        "Occurrence",
+        "Scan",
+        "OnProgress",
+        "split_into_regions",
+        "scan",
+    ),
     "tensor.gemm.out_of_core": ("contiguous_runs",),
     "tensor.threads": ("Threads", "single_threaded_blas"),
     "tensor.validation": ("MAX_ORDER", "MIN_ORDER", "check_mask", "check_norm", "working_precision"),

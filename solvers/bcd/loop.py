@@ -119,8 +119,8 @@ def _prepare(
 ) -> tuple[Problem, Tensor, State]:
     with single_threaded_blas():
         on_prepare("scan", 0.0)
-        kinds, tell = (settings.missing, settings.negative, settings.rank), partial(on_prepare, "scan")
-        X = prepare_tensor(tensor, settings.precision, pool, mask, *kinds, scan, tell)
+        kinds, on_progress = (settings.missing, settings.negative, settings.rank), partial(on_prepare, "scan")
+        X = prepare_tensor(tensor, settings.precision, pool, mask, *kinds, scan, on_progress)
         if settings.accelerate == "compress" and not X.observed.constant:
             unfit = "cannot compress a tensor whose missing entries differ along every mode"
             raise InvalidInput("accelerate", unfit, "give 'auto' or 'none'")
@@ -138,7 +138,7 @@ def _prepare(
             warnings.warn(advice, AdviceWarning, stacklevel=4)
         _compile(X, problem, pool)
         if resume is None:
-            factors = starting_factors(X, problem, initial, fixed=stay, tell=partial(on_prepare, "start"))
+            factors = starting_factors(X, problem, initial, fixed=stay, on_progress=partial(on_prepare, "start"))
             state = State(
                 settings,
                 penalties,
@@ -203,11 +203,11 @@ def _weights(
     free = resolve(settings.model_copy(update={"stop": FREE_FIT}), unpenalised)
     _compile(X, free, pool)
 
-    def tell(_share: float) -> None:
+    def on_progress(_share: float) -> None:
         on_prepare("weights", 0.0)  # the sweeps that follow take most of the time
 
-    small = compress_if_worthwhile(X, free, pool, tell=tell) if free.tries_compression else None
-    factors = starting_factors(X, free, initial, tell=tell)
+    small = compress_if_worthwhile(X, free, pool, on_progress=on_progress) if free.tries_compression else None
+    factors = starting_factors(X, free, initial, on_progress=on_progress)
     state = State(free.settings, unpenalised, X.norm, tuple(factors), (Memory(),) * len(factors))
     while state.stop_reason is None:
         on_prepare("weights", state.iteration / FREE_FIT.max_iterations)

@@ -19,7 +19,7 @@ from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.tensor.compressed import LARGEST_LOSS, Compressed, compress, is_worthwhile, sketch_bytes
 from sparse_ncp.solvers.tensor.dense import SINGLE_BYTES, Tensor
 from sparse_ncp.solvers.tensor.products import Array
-from sparse_ncp.solvers.tensor.scan import Tell
+from sparse_ncp.solvers.tensor.scan import OnProgress
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 from sparse_ncp.solvers.tensor.validation import LARGEST_NORM
 
@@ -34,7 +34,7 @@ def compressed_phase(
     """The same iterations on a compressed tensor until they would stop; returns where the exact ones go on."""
     started = time.perf_counter()
     with single_threaded_blas():
-        small = compress_if_worthwhile(X, problem, pool, tell=partial(on_prepare, "compress"))
+        small = compress_if_worthwhile(X, problem, pool, on_progress=partial(on_prepare, "compress"))
     tries_single = small is None and problem.tries_single
     on_prepare("single" if tries_single else "sweep", 0.0)
     if not state.history:
@@ -49,14 +49,14 @@ def compressed_phase(
 
 
 def compress_if_worthwhile(
-    tensor: Tensor, problem: Problem, threads: Threads, tell: Tell | None = None
+    tensor: Tensor, problem: Problem, threads: Threads, on_progress: OnProgress | None = None
 ) -> Compressed | None:
     """The compressed tensor if it was asked for, or if its shape and what it leaves out promise a gain."""
     rank = problem.settings.rank
     if problem.settings.accelerate == "compress":
-        return compress(tensor, rank, threads, tell=tell)
+        return compress(tensor, rank, threads, on_progress=on_progress)
     pays = is_worthwhile(tensor.shape, rank, tensor.observed.constant)
-    return compress(tensor, rank, threads, LARGEST_LOSS, tell) if pays else None
+    return compress(tensor, rank, threads, LARGEST_LOSS, on_progress) if pays else None
 
 
 def single_phase(
@@ -68,7 +68,7 @@ def single_phase(
     if not state.history and not (is_single_precision_worthwhile(X, problem) and _is_in_range(state.factors)):
         on_prepare("sweep", 0.0)
         return replace(exact, phase="exact")
-    copy = X.in_single_precision(tell=partial(on_prepare, "single"))
+    copy = X.in_single_precision(on_progress=partial(on_prepare, "single"))
     on_prepare("sweep", 0.0)
     if not state.history:
         spent = time.perf_counter() - started

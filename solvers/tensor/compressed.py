@@ -18,7 +18,7 @@ from sparse_ncp.solvers.tensor.gemm.skinny import Gemm, Side
 from sparse_ncp.solvers.tensor.missing.gemm import gemm_over_observed
 from sparse_ncp.solvers.tensor.products import Array, Float64, aligned_empty, padded
 from sparse_ncp.solvers.tensor.protocol import Modes, Partial
-from sparse_ncp.solvers.tensor.scan import Tell
+from sparse_ncp.solvers.tensor.scan import OnProgress
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
 # Vectors kept per mode beyond the rank, and subspace iterations: a random sketch alone was too coarse.
@@ -110,13 +110,13 @@ def compress(
     rank: int,
     threads: Threads,
     largest_loss: float = math.inf,
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Compressed | None:
     """Truncate mode after mode, the longest first; None as soon as more than `largest_loss` is left out.
 
     Only modes along which the same entries are observed: there, and only there, the core has the tensor's gaps.
     The core is kept in double precision whatever the tensor has: it is small, and its sweeps are many.
-    `tell` hears how far the passes over the tensor itself are; those that follow are small beside them.
+    `on_progress` is called with the fraction of the passes over the tensor itself that are done; the rest is small.
     """
     random = np.random.default_rng(0)
     entries, bases = tensor.stored, dict[int, Array]()
@@ -127,7 +127,7 @@ def compress(
         split = Split(0, axis) if axis == entries.ndim - 1 else Split(axis, axis + 1)
         blocks = Blocks(entries, split) if bases else tensor.blocks(split)
         products = gemm_over_observed(blocks, threads)
-        heard = None if bases else tell
+        heard = None if bases else on_progress
         bases[tensor.modes[axis]], entries = _truncated(entries, products, axis, rank + OVERSAMPLES, random, heard)
         if _loss(tensor, entries) > largest_loss:
             return None
@@ -143,7 +143,7 @@ def _loss(tensor: Tensor, core: Array) -> float:
 
 
 def _truncated(
-    entries: Array, products: Gemm, axis: int, kept: int, random: np.random.Generator, tell: Tell | None
+    entries: Array, products: Gemm, axis: int, kept: int, random: np.random.Generator, on_progress: OnProgress | None
 ) -> tuple[Array, Array]:
     """A basis U of `kept` vectors along the axis, and the entries multiplied by Uᵀ there."""
     lengths, columns = entries.shape, kept + -kept % products.unit
@@ -152,8 +152,8 @@ def _truncated(
     done, passes = count(), 2 + SUBSPACE_ITERATIONS
 
     def told(part: Array) -> Array:
-        if tell is not None:
-            tell(next(done) / (passes * len(parts)))
+        if on_progress is not None:
+            on_progress(next(done) / (passes * len(parts)))
         return part
 
     def orthonormal(product: Array) -> Array:

@@ -17,7 +17,7 @@ from sparse_ncp.solvers.tensor.missing.grams import CompleteGrams, RowGrams
 from sparse_ncp.solvers.tensor.missing.masked import Mask, MaskedBlocks
 from sparse_ncp.solvers.tensor.products import Array, Float64, KhatriRao, padded
 from sparse_ncp.solvers.tensor.protocol import Modes, Observed
-from sparse_ncp.solvers.tensor.scan import Tell
+from sparse_ncp.solvers.tensor.scan import OnProgress
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
 # Entries of one tile of the streamed residual: its temporaries stay in the second-level cache.
@@ -107,12 +107,12 @@ class Tensor(DimensionTree):
             return Blocks(self.stored, split)
         return MaskedBlocks(self.missing.mask, split)
 
-    def in_single_precision(self, tell: Tell) -> "Tensor":
-        """A copy of a complete tensor; `norm` stays that of the tensor itself. `tell` hears what share was copied."""
+    def in_single_precision(self, on_progress: OnProgress) -> "Tensor":
+        """Copy a complete tensor; `norm` stays that of the tensor. `on_progress` is called with the fraction done."""
         copy = np.empty(self.stored.shape, np.float32)
         entries, copied = self.stored.reshape(-1), copy.reshape(-1)
         for part in split_evenly(entries.size, -(-entries.size // COPIED_AT_ONCE)):
-            tell(part.start / entries.size)
+            on_progress(part.start / entries.size)
             copied[part] = entries[part]
         return Tensor(copy if self.modes[0] == 0 else copy.T, self.norm, self.positive, self._threads)
 

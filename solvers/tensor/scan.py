@@ -23,7 +23,7 @@ Region: TypeAlias = tuple[slice, ...]
 Runs: TypeAlias = Callable[[NDArray[Any], Sequence[slice]], Iterator[tuple[range, NDArray[Any]]]]
 # Gives a stretch of the entries, in memory order; it holds until the next but one is asked for.
 Read: TypeAlias = Callable[[slice], NDArray[Any]]
-Tell: TypeAlias = Callable[[float], None]
+OnProgress: TypeAlias = Callable[[float], None]
 
 
 @dataclass(frozen=True)
@@ -105,13 +105,13 @@ def scan(
     threads: Threads,
     mask: Booleans | None = None,
     read: Read | None = None,
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
     runs: Runs = one_run,
 ) -> Scan:
     """Scan a contiguous tensor, chunk by chunk and without copying it; where `mask` is false, nothing is observed.
 
     `runs` gives its entries. Where there is no mask, `read` may give them instead, stretch after stretch, in a
-    thread of its own, and `tell` hears what share was scanned. None of them changes a bit of what is found.
+    thread of its own, and `on_progress` is called with the fraction done. None of them changes a bit of what is found.
     """
     order: Literal["C", "F"] = "C" if tensor.flags.c_contiguous else "F"
     stored = tensor if order == "C" else tensor.T
@@ -138,8 +138,8 @@ def scan(
             first = stretch.start
             pieces = [(entries[chunk.start - first : chunk.stop - first], chunk.start) for chunk in chunks]
             found += threads.each(lambda piece: statistics(*piece), pieces)
-            if tell is not None:
-                tell(stretch.stop / flat.size)
+            if on_progress is not None:
+                on_progress(stretch.stop / flat.size)
     else:
         stored_mask = mask if order == "C" else mask.T
         for group in regions_with_entries(stored, runs):

@@ -13,7 +13,7 @@ from sparse_ncp.solvers.tensor.missing.grams import RowGrams
 from sparse_ncp.solvers.tensor.missing.masked import Mask
 from sparse_ncp.solvers.tensor.missing.pattern import find_pattern
 from sparse_ncp.solvers.tensor.products import Array
-from sparse_ncp.solvers.tensor.scan import Booleans, Scan, Tell, scan
+from sparse_ncp.solvers.tensor.scan import Booleans, OnProgress, Scan, scan
 from sparse_ncp.solvers.tensor.threads import Threads
 
 Precision: TypeAlias = Literal["float64", "float32"]
@@ -76,12 +76,13 @@ def prepare_tensor(
     negative: Negative = "refuse",
     rank: int = 1,
     known: Scan | None = None,
-    tell: Tell | None = None,
+    on_progress: OnProgress | None = None,
 ) -> Tensor:
     """Refuse what cannot be decomposed, convert what must be converted (once), leave the caller's array alone.
 
     The `rank` decides how the Grams of a tensor with gaps are formed. What a scan of the same entries has found may be
-    `known`: then none is made, unless the entries are converted or masked. `tell` hears what share was scanned.
+    `known`: then none is made, unless the entries are converted or masked. `on_progress` is called with the
+    fraction done.
     """
     array = _as_array(tensor)
     check_shape_and_dtype(array)
@@ -91,7 +92,7 @@ def prepare_tensor(
     entries = _working_copy(array, precision) if copied else array
     found = None if copied or observed is not None else known
     if found is None:
-        found = scan(entries, threads, observed, tell=tell, runs=contiguous_runs)
+        found = scan(entries, threads, observed, on_progress=on_progress, runs=contiguous_runs)
     check_entries(found, entries.dtype, missing, negative)
     positive = Positive(found.positive_norm, found.positive_sum)
     if found.observed == entries.size:

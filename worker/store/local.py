@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.runtime import Scan, Tell
+from sparse_ncp.solvers.runtime import OnProgress, Scan
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.errors import CorruptFile, NotFound, StoreFull, StoreUnavailable
 from sparse_ncp.worker.store.files import (
@@ -97,7 +97,9 @@ class LocalStore(Store):
                 digest = hashlib.sha256(content).hexdigest().encode()
                 atomic_write(self._summary_path(sha256), digest + b"\n" + content)
 
-    def verify_tensor(self, sha256: str, threads: int | None = None, tell: Tell = lambda share: None) -> Scan | None:
+    def verify_tensor(
+        self, sha256: str, threads: int | None = None, on_progress: OnProgress = lambda share: None
+    ) -> Scan | None:
         """Compare the bytes with their digest: a disk may spoil them, or a person. An unchanged file is read once."""
         path = self.tensor_path(sha256)
         with translate_storage_errors():
@@ -110,7 +112,7 @@ class LocalStore(Store):
                 remembered = self._verified(sha256)
                 if remembered is not None and remembered.holds_for(file):
                     return remembered.known
-                found = verify(path, sha256, threads, tell)
+                found = verify(path, sha256, threads, on_progress)
                 intact = found is not None
         if not intact:
             raise CorruptFile(f"the stored tensor {sha256} was altered since it was uploaded")

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, Protocol, TypeAlias
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers import Diagnostics, State
-from sparse_ncp.solvers.runtime import Array, Scan, Tell
+from sparse_ncp.solvers.runtime import Array, OnProgress, Scan
 from sparse_ncp.worker.contract import Event, Export, JobResult, Progress, Source
 from sparse_ncp.worker.store.npy_validation import Facts
 
@@ -150,10 +150,10 @@ class Store(Protocol):
     def save_summary(self, sha256: str, content: bytes) -> None:
         """Keep what was computed of a tensor for as long as the tensor itself. Nothing if that is gone."""
 
-    def verify_tensor(self, sha256: str, threads: int | None = None, tell: Tell = ...) -> Scan | None:
+    def verify_tensor(self, sha256: str, threads: int | None = None, on_progress: OnProgress = ...) -> Scan | None:
         """CorruptFile if the bytes are no longer those that were uploaded. What a scan finds in them, if it was made.
 
-        `tell` hears what share of them was read.
+        `on_progress` is called with the fraction done.
         """
 
     def remove_tensor(self, sha256: str, is_unused: IsUnused) -> bool:

@@ -15,8 +15,8 @@ from sparse_ncp.solvers.runtime import (
     CHUNK,
     CHUNKS_PER_RUN,
     Occurrence,
+    OnProgress,
     Scan,
-    Tell,
     Threads,
     machine_signature,
     scan,
@@ -101,7 +101,7 @@ class Verified:
 KINDS = ("nan", "infinite", "negative")
 
 
-def verify(path: Path, sha256: str, threads: int | None, tell: Tell) -> Verified | None:
+def verify(path: Path, sha256: str, threads: int | None, on_progress: OnProgress) -> Verified | None:
     """Read the file once: hash a stretch while the one before is scanned. None if it has another digest."""
     with path.open("rb", buffering=0) as file:
         before = FileIdentity.of(file.fileno())
@@ -122,7 +122,7 @@ def verify(path: Path, sha256: str, threads: int | None, tell: Tell) -> Verified
             return entries
 
         with Threads(threads) as pool, single_threaded_blas():
-            found = scan(tensor, pool, read=read, tell=tell)
+            found = scan(tensor, pool, read=read, on_progress=on_progress)
         if digest.hexdigest() != sha256:
             return None
     return Verified.now(before, found)

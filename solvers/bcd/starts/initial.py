@@ -16,7 +16,7 @@ from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.tensor.dense import GramProduct, Tensor
 from sparse_ncp.solvers.tensor.products import Array, Float64
 from sparse_ncp.solvers.tensor.protocol import TensorLike
-from sparse_ncp.solvers.tensor.scan import Tell
+from sparse_ncp.solvers.tensor.scan import OnProgress
 from sparse_ncp.solvers.tensor.validation import LARGEST_NORM
 
 # NNDSVD: vectors carried beyond the rank, and subspace iterations. The leading vectors of a lab tensor need no more.
@@ -35,16 +35,16 @@ def starting_factors(
     initial: Sequence[NDArray[Any]] | None,
     start: int = 1,
     fixed: Mapping[int, Array] = NONE_FIXED,
-    tell: Tell = lambda share: None,
+    on_progress: OnProgress = lambda share: None,
 ) -> list[Array]:
     """The caller's factors if given, else drawn; then as the method needs them, in the working precision.
 
     The first start is what the settings say; the further ones are random, fitted in size, but for one of NNDSVD. Fixed
-    factors stay. `tell` hears before every round of passes over the tensor what share of them was made.
+    factors stay. `on_progress` is called before every round of passes over the tensor with the fraction done.
     """
-    tell(0.0)
+    on_progress(0.0)
     if initial is None:
-        factors = _draw(tensor, problem, start, fixed, tell)
+        factors = _draw(tensor, problem, start, fixed, on_progress)
     else:
         given = _check_initial(initial, tensor.shape, tensor.dtype)
         if fixed and given[0].shape[1] != problem.settings.rank:
@@ -63,7 +63,9 @@ def is_from_singular_vectors(tensor: TensorLike, settings: Settings, start: int)
     return start == 2 and isinstance(tensor, Tensor) and math.prod(tensor.shape) <= SVD_MOST_ENTRIES
 
 
-def _draw(tensor: TensorLike, problem: Problem, start: int, fixed: Mapping[int, Array], tell: Tell) -> list[Float64]:
+def _draw(
+    tensor: TensorLike, problem: Problem, start: int, fixed: Mapping[int, Array], on_progress: OnProgress
+) -> list[Float64]:
     settings = problem.settings
     key = () if start == 1 else (start,)
     random = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=key))
@@ -75,7 +77,7 @@ def _draw(tensor: TensorLike, problem: Problem, start: int, fixed: Mapping[int, 
         done, passes = count(), SVD_ITERATIONS + 2 + 1
 
         def multiplied(V: Mapping[int, Float64]) -> dict[int, GramProduct]:
-            tell(next(done) / passes)
+            on_progress(next(done) / passes)
             return tensor.gram_times(V)
 
         found = nndsvd(multiplied, {mode: A for mode, A in enumerate(factors) if mode not in fixed}, random)
