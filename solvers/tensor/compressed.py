@@ -14,7 +14,7 @@ import numpy as np
 
 from sparse_ncp.solvers.tensor.dense import Positive, Tensor
 from sparse_ncp.solvers.tensor.gemm.blocks import BlockRegion, Blocks, Split, region_shape
-from sparse_ncp.solvers.tensor.gemm.skinny import Gemm, Side
+from sparse_ncp.solvers.tensor.gemm.protocol import Gemm, Side
 from sparse_ncp.solvers.tensor.missing.gemm import gemm_over_observed
 from sparse_ncp.solvers.tensor.products import Array, Float64, aligned_empty, padded
 from sparse_ncp.solvers.tensor.protocol import Modes, Partial

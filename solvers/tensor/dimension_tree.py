@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 
 from sparse_ncp.solvers.tensor.gemm.blocks import Split, split_point
-from sparse_ncp.solvers.tensor.gemm.skinny import Gemm
+from sparse_ncp.solvers.tensor.gemm.protocol import Gemm
 from sparse_ncp.solvers.tensor.products import Array, Float64, padded
 from sparse_ncp.solvers.tensor.protocol import Modes, Partial
 

@@ -5,19 +5,14 @@ X is before × inner × after, a view, and `before` is 1 wherever the inner mode
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import combinations
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from sparse_ncp.solvers.tensor.products import Array
-from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
-# A product over fewer entries than this runs faster in one piece than the threads take to wake.
-SMALL = 1 << 15
-# Entries of one piece of a large product: shorter pieces are poor BLAS calls. At most 16 pieces, for the same reason.
-PIECE, MOST_PIECES = 1 << 20, 16
 # A piece with fewer columns is a poor BLAS call too: the product is then cut along the summed side instead.
 NARROW = 64
 
@@ -88,11 +83,6 @@ def best_split(lengths: Sequence[int]) -> Split:
     return middle if heavy and 4 * _kept(lengths, middle) < _kept(lengths, first) else first
 
 
-def piece_count(size: int) -> int:
-    """How many pieces to cut a product over `size` entries into: a power of two, so that threads share evenly."""
-    return 1 if size <= SMALL else min(MOST_PIECES, 1 << max(1, (size // PIECE).bit_length() - 1))
-
-
 def block_sizes(lengths: Sequence[int], split: Split) -> tuple[int, int, int]:
     """The entries before, in and after the inner half."""
     return math.prod(lengths[: split.start]), math.prod(lengths[slice(*split)]), math.prod(lengths[split.stop :])
@@ -135,77 +125,7 @@ class Blocks:
         return product
 
 
-class Matricization:
-    """The two products. Each is cut by its shape alone and summed in a fixed order."""
-
-    def __init__(self, blocks: Blocks, threads: Threads) -> None:
-        self._blocks = blocks
-        self._threads = threads
-        self._pieces = piece_count(math.prod(blocks.shape))
-
-    def contract_inner(self, weights: Array) -> Array:
-        """Σ over the inner modes; weights is R × inner, the result R × (before · after)."""
-        before, inner, after = self._blocks.shape
-        if after >= min(inner, NARROW * self._pieces):
-            return self._side_by_side(weights, 2)
-        if before * after > max(inner // self._pieces, NARROW**2):  # one term per piece would take too much memory
-            return self._side_by_side(weights, 0)
-
-        def term(part: slice) -> Array:
-            return self._blocks.times(weights[:, part], (slice(None), part, slice(None)))
-
-        return _components_first(_total(self._threads.each(term, split_evenly(inner, self._pieces))))
-
-    def contract_outer(self, weights: Array) -> Array:
-        """Σ over the outer modes; weights is R × (before · after), the result R × inner."""
-        before, inner, after = self._blocks.shape
-        weights = weights.reshape(-1, before, after)
-        if inner >= min(after, NARROW * self._pieces):
-            kept = np.empty((len(weights), inner), self._blocks.dtype)
-
-            def piece(part: slice) -> None:
-                self._blocks.times_transposed(weights[:, 0], 0, part, slice(None), kept[:, part])
-                for block in range(1, before):
-                    kept[:, part] += self._blocks.times_transposed(weights[:, block], block, part, slice(None))
-
-            self._threads.each(piece, split_evenly(inner, self._pieces))
-            return kept
-
-        def term(part: slice) -> Array:
-            return _total(
-                self._blocks.times_transposed(weights[:, block, part], block, slice(None), part)
-                for block in range(before)
-            )
-
-        return _total(self._threads.each(term, split_evenly(after, self._pieces)))
-
-    def _side_by_side(self, weights: Array, axis: Literal[0, 2]) -> Array:
-        """The inner modes contracted, with the outer ones cut before (axis 0) or after them (axis 2)."""
-        before, _, after = self._blocks.shape
-        kept = np.empty((before, len(weights), after), self._blocks.dtype)
-
-        def piece(part: slice) -> None:
-            before_part, after_part = (part, slice(None)) if axis == 0 else (slice(None), part)
-            region = (before_part, slice(None), after_part)
-            self._blocks.times(weights, region, kept[region])
-
-        self._threads.each(piece, split_evenly(kept.shape[axis], self._pieces))
-        return _components_first(kept)
-
-
 def _kept(lengths: Sequence[int], split: Split) -> int:
     """How many entries both partial results have, per component."""
     inner = math.prod(lengths[slice(*split)])
     return inner + math.prod(lengths) // inner
-
-
-def _components_first(kept: Array) -> Array:
-    return np.ascontiguousarray(np.moveaxis(kept, 1, 0)).reshape(kept.shape[1], -1)
-
-
-def _total(terms: Iterable[Array]) -> Array:
-    """The sum in the order of the terms, whichever thread finished first."""
-    first, *rest = terms
-    for term in rest:
-        first += term
-    return first

@@ -4,18 +4,16 @@ In both, a result is summed over its blocks in memory order, from tile to tile a
 bits depend on the shape and the number of columns alone.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any
 
 import numpy as np
 
+from sparse_ncp.solvers.tensor.gemm.blas import SMALL, BlasGemm
 from sparse_ncp.solvers.tensor.gemm.blocks import (
-    SMALL,
     BlockRegion,
     Blocks,
-    Matricization,
     Tile,
     origin,
     region_shape,
@@ -23,6 +21,7 @@ from sparse_ncp.solvers.tensor.gemm.blocks import (
     split_by,
     whole_region,
 )
+from sparse_ncp.solvers.tensor.gemm.float64_partials import Float64Partials, total
 from sparse_ncp.solvers.tensor.gemm.out_of_core import (
     ALIGNED_COLUMNS,
     ALIGNED_ROWS,
@@ -30,46 +29,14 @@ from sparse_ncp.solvers.tensor.gemm.out_of_core import (
     stream_tile_entries,
     stream_tiles,
 )
+from sparse_ncp.solvers.tensor.gemm.protocol import Gemm, Side
 from sparse_ncp.solvers.tensor.products import Array, aligned, aligned_empty
 from sparse_ncp.solvers.tensor.threads import Threads, split_decreasing, split_evenly
 
 # A result with fewer rows than this is summed in sections, so that threads have something to share.
 FEW_ROWS, SECTIONS = 64, 16
-# A partial result, or a product of rows, of fewer entries is done by one thread sooner than another wakes.
-SMALL_PARTIAL = 1 << 18
 # Multiplications of a product that one thread has done by the time another wakes.
 QUICK = 1 << 22
-
-# The inner modes, or the outer ones. The inner modes can be cut where they come first.
-Side: TypeAlias = Literal["inner", "outer"]
-
-
-class Gemm(Protocol):
-    """The products with a tensor that is seen as before × inner × after; columns of weights and results come last."""
-
-    dtype: np.dtype[Any]
-    unit: int  # the number of columns must be a multiple of this
-
-    def contract_inner(self, weights: Array) -> Array:
-        """Σ over the inner modes; weights is inner × R, the result (before · after) × R."""
-
-    def contract_outer(self, weights: Array) -> Array:
-        """Σ over the outer modes; weights is (before · after) × R, the result inner × R."""
-
-    def parts(self, columns: int, side: Side = "outer") -> list[BlockRegion]:
-        """Cut the outer or the inner modes, if a matrix with a row for each entry of them would be large."""
-
-    def contracted_parts(self, weights: Array, side: Side = "outer") -> Iterator[Array]:
-        """What is left on this side when the other one is contracted, part by part."""
-
-    def contract_parts(self, weights: Iterable[Array], columns: int, side: Side = "outer") -> Array:
-        """Σ over this side, with the weights of one part after the other."""
-
-    def contract_partial(self, partial: Array, weights: Array, away_first: bool) -> Array:
-        """Σ over the first or the second axis of a partial result; each component has weights of its own."""
-
-    def row_products(self, factors: Sequence[Array]) -> Array:
-        """Column-wise Kronecker product: every row is a product of one row of each factor, last mode fastest."""
 
 
 def gemm_for(blocks: Blocks, threads: Threads) -> Gemm:
@@ -77,76 +44,6 @@ def gemm_for(blocks: Blocks, threads: Threads) -> Gemm:
     from sparse_ncp.solvers.tensor.gemm.codegen import VECTOR_BYTES  # numba: see methods/hals.py
 
     return BlasGemm(blocks, threads) if VECTOR_BYTES is None else SkinnyGemm(blocks, threads)
-
-
-class Float64Partials(ABC):
-    """Contractions inside a partial result, in double precision from there on."""
-
-    def __init__(self, shape: tuple[int, int, int], dtype: np.dtype[Any], threads: Threads) -> None:
-        from sparse_ncp.solvers.tensor.gemm import partials  # numba: see methods/hals.py
-
-        self._partials = partials
-        self._shape = shape
-        self._threads = threads
-        self.dtype = dtype
-        partials.precompile(dtype)
-
-    @abstractmethod
-    def contract_inner(self, weights: Array) -> Array: ...
-
-    @abstractmethod
-    def contract_outer(self, weights: Array) -> Array: ...
-
-    def parts(self, columns: int, side: Side = "outer") -> list[BlockRegion]:
-        """All at once: BLAS rounds otherwise in every cut."""
-        return [whole_region(self._shape)]
-
-    def contracted_parts(self, weights: Array, side: Side = "outer") -> Iterator[Array]:
-        yield self.contract_inner(weights) if side == "outer" else self.contract_outer(weights)
-
-    def contract_parts(self, weights: Iterable[Array], columns: int, side: Side = "outer") -> Array:
-        (whole,) = weights
-        return self.contract_outer(whole) if side == "outer" else self.contract_inner(whole)
-
-    def contract_partial(self, partial: Array, weights: Array, away_first: bool) -> Array:
-        weights = _for_kernels(weights)
-        contract = self._partials.contract_first if away_first else self._partials.contract_second
-        rest = np.empty((partial.shape[1 if away_first else 0], weights.shape[1]))
-        self._threads.each(
-            lambda part: contract(partial, weights, part.start, rest[part]),
-            split_evenly(len(rest), min(partial.size // SMALL_PARTIAL, 2 * self._threads.count)),
-        )
-        return rest
-
-    def row_products(self, factors: Sequence[Array]) -> Array:
-        product, *others = map(_for_kernels, factors)
-        for A in others:
-            product = self._times_rows(product, A)
-        return product
-
-    def _times_rows(self, A: Array, B: Array) -> Array:
-        out = aligned_empty((len(A), *B.shape), A.dtype)
-        self._threads.each(
-            lambda part: self._partials.multiply_rows(A, B, part.start, out[part]),
-            split_evenly(len(A), min(out.size // SMALL_PARTIAL, 2 * self._threads.count)),
-        )
-        return out.reshape(-1, B.shape[1])
-
-
-class BlasGemm(Float64Partials):
-    """Those of a `Matricization`."""
-
-    unit = 1
-
-    def __init__(self, blocks: Blocks, threads: Threads) -> None:
-        super().__init__(blocks.shape, blocks.dtype, threads)
-        self._matrix = Matricization(blocks, threads)
-
-    def contract_inner(self, weights: Array) -> Array:
-        return _transposed(self._matrix.contract_inner(_transposed(weights)))
-
-    def contract_outer(self, weights: Array) -> Array:
-        return _transposed(self._matrix.contract_outer(_transposed(weights)))
 
 
 class SkinnyGemm(Float64Partials):
@@ -302,15 +199,6 @@ def _address(tile: Tile, region: BlockRegion) -> tuple[int, int, int]:
     return tile.entries.ctypes.data + offset * tile.entries.itemsize, rows * columns, columns
 
 
-def _for_kernels(A: Array) -> Array:
-    """The same in C order, and not read-only: for such arrays kernels would be compiled once more."""
-    return A if A.flags.c_contiguous and A.flags.writeable else A.copy()
-
-
-def _transposed(matrix: Array) -> Array:
-    return np.ascontiguousarray(matrix.T)
-
-
 def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     sums = aligned_empty(shape, dtype)
     sums[...] = 0
@@ -320,11 +208,3 @@ def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 def _common(one: slice, other: slice) -> slice | None:
     start, stop = max(one.start, other.start), min(one.stop, other.stop)
     return slice(start, stop) if start < stop else None
-
-
-def total(sums: Array) -> Array:
-    """The sum in the order of the sections."""
-    total: Array = sums[0]
-    for section in sums[1:]:
-        total += section
-    return total

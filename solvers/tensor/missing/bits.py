@@ -5,9 +5,11 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.gemm.blocks import SMALL, Split, split_by, whole_region
+from sparse_ncp.solvers.tensor.gemm.blas import SMALL
+from sparse_ncp.solvers.tensor.gemm.blocks import Split, split_by, whole_region
+from sparse_ncp.solvers.tensor.gemm.float64_partials import Float64Partials, total
 from sparse_ncp.solvers.tensor.gemm.out_of_core import FileEntries, stream_tiles
-from sparse_ncp.solvers.tensor.gemm.skinny import FEW_ROWS, SECTIONS, Float64Partials, total
+from sparse_ncp.solvers.tensor.gemm.skinny import FEW_ROWS, SECTIONS
 from sparse_ncp.solvers.tensor.missing.masked import Mask, MaskedBlocks
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly

@@ -2,8 +2,10 @@
 
 import numpy as np
 
+from sparse_ncp.solvers.tensor.gemm.blas import BlasGemm
 from sparse_ncp.solvers.tensor.gemm.blocks import BlockRegion, Blocks, Tile, origin
-from sparse_ncp.solvers.tensor.gemm.skinny import BlasGemm, Gemm, SkinnyGemm, gemm_for
+from sparse_ncp.solvers.tensor.gemm.protocol import Gemm
+from sparse_ncp.solvers.tensor.gemm.skinny import SkinnyGemm, gemm_for
 from sparse_ncp.solvers.tensor.missing.masked import MaskedBlocks
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.threads import Threads

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparse_ncp.solvers.tensor.dense import Tensor
-from sparse_ncp.solvers.tensor.gemm import blocks as gemm_blocks
-from sparse_ncp.solvers.tensor.gemm import skinny
-from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Matricization, Split, block_sizes
+from sparse_ncp.solvers.tensor.gemm import blas, skinny
+from sparse_ncp.solvers.tensor.gemm.blas import Matricization
+from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Split, block_sizes
 from sparse_ncp.solvers.tensor.gemm.skinny import gemm_for
 from sparse_ncp.solvers.tensor.missing import bits, masked
 from sparse_ncp.solvers.tensor.missing import grams as grams_module
@@ -181,8 +181,8 @@ def test_tiles_of_any_size_give_the_products_of_the_observed_entries(
         patch.setattr(masked, "TILE", tile)
         patch.setattr(masked, "SHORT_ROW", row)
         patch.setattr(masked, "LONG_ROW", row)
-        patch.setattr(gemm_blocks, "SMALL", 4)
-        patch.setattr(gemm_blocks, "PIECE", 8)
+        patch.setattr(blas, "SMALL", 4)
+        patch.setattr(blas, "PIECE", 8)
         for threads in (1, 3):
             with Threads(threads) as pool:
                 blocks = MaskedBlocks(Mask(X, given_mask), split)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparse_ncp.solvers.tensor.gemm import blocks as gemm_blocks
-from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Matricization, Split, best_split, piece_count
+from sparse_ncp.solvers.tensor.gemm import blas, blocks
+from sparse_ncp.solvers.tensor.gemm.blas import Matricization, piece_count
+from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Split, best_split
 from sparse_ncp.solvers.tensor.threads import Threads
 from sparse_ncp.solvers.tensor.validation import prepare_tensor
 from tests.solvers.literal import model, mttkrp
@@ -25,7 +26,8 @@ def small_pieces() -> Iterator[None]:
     """Cut products of a few entries as if they were large."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("SMALL", 0), ("PIECE", 4), ("NARROW", 2)):
-            patch.setattr(gemm_blocks, name, value)
+            patch.setattr(blas, name, value)
+        patch.setattr(blocks, "NARROW", 2)
         yield
 
 

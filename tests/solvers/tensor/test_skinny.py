@@ -12,9 +12,11 @@ from llvmlite import binding, ir
 from sparse_ncp.solvers import Settings, solve, synthetic
 from sparse_ncp.solvers.machine import vector_bytes
 from sparse_ncp.solvers.tensor.gemm import codegen, out_of_core, skinny
+from sparse_ncp.solvers.tensor.gemm.blas import BlasGemm
 from sparse_ncp.solvers.tensor.gemm.blocks import BlockRegion, Blocks, Split, Tile, block_sizes, region_shape, shifted
 from sparse_ncp.solvers.tensor.gemm.out_of_core import stream_tile_regions
-from sparse_ncp.solvers.tensor.gemm.skinny import BlasGemm, Side, SkinnyGemm, gemm_for
+from sparse_ncp.solvers.tensor.gemm.protocol import Side
+from sparse_ncp.solvers.tensor.gemm.skinny import SkinnyGemm, gemm_for
 from sparse_ncp.solvers.tensor.products import LINE, Array, aligned, khatri_rao
 from sparse_ncp.solvers.tensor.threads import Threads
 
