@@ -4,8 +4,9 @@ import { connection } from "./api/connection.js";
 import { session } from "./api/request.js";
 import { announce } from "./components/announce.js";
 import { go, preload, route } from "./router.js";
-import { me, signOut, loadCaller } from "./api/session.js";
+import { loadCaller, me, signOut } from "./api/session.js";
 
+/** @returns {any} the element with this data attribute */
 const byDataName = (name) => document.querySelector(`[data-${name}]`);
 const THEMES = {
   system: ["◐", "Colours: as the system"],
@@ -28,7 +29,8 @@ function showCaller() {
   byDataName("sign-out").hidden = !caller.required || !caller.owner;
 }
 
-function showConnection({ detail: { unavailable } }) {
+function showConnection(event) {
+  const { unavailable } = event.detail;
   const banner = byDataName("unavailable");
   banner.textContent = unavailable ? "The server does not answer. Trying again; nothing is lost." : "";
   banner.hidden = !unavailable;
@@ -55,12 +57,12 @@ byDataName("sign-out").addEventListener("click", async () => {
 });
 byDataName("skip").addEventListener("click", (event) => {
   event.preventDefault();
-  document.getElementById("main").focus();
+  document.getElementById("main")?.focus();
 });
 connection.addEventListener("change", showConnection);
 session.addEventListener("changed", showCaller);
 session.addEventListener("ended", redirectToSignIn);
-// What a screen began and left is no error; what the server refused meanwhile is told, whoever asked.
+// Requests aborted by leaving a screen are no errors; refusals that no screen handled are shown above it.
 addEventListener("unhandledrejection", (event) => {
   if (event.reason?.name === "AbortError") event.preventDefault();
   else if (event.reason?.remedy !== undefined || event.reason?.status) {

@@ -20,7 +20,7 @@
   addEventListener(
     "error",
     ({ target }) => {
-      if (target?.type === "module") reload();
+      if (target instanceof HTMLScriptElement && target.type === "module") reload();
     },
     true,
   );

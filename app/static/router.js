@@ -4,6 +4,7 @@ import { h, replace } from "./components/element.js";
 import { problemNote } from "./components/problem-note.js";
 
 // Pattern, the entry of the navigation it belongs to, and the module that shows it, loaded when it is needed.
+/** @type {[string, string | null, () => Promise<{show: (screen: any) => unknown}>][]} */
 const SCREENS = [
   ["/", "data", () => import("./screens/data.js")],
   ["/tensors/:id", "data", () => import("./screens/tensor.js")],
@@ -57,7 +58,7 @@ const currentAddress = () => location.hash.replace(/^#/, "").split("?");
 export const preload = () =>
   findScreen(currentAddress()[0] || "/")
     ?.load()
-    .catch(() => {}); // whoever shows it tells what went wrong
+    .catch(() => {}); // `route` reports the error
 
 /** Show what the address asks for. */
 export async function route() {
@@ -68,7 +69,7 @@ export async function route() {
   const [path, query] = currentAddress();
   const screen = findScreen(path || "/");
   const main = document.getElementById("main");
-  for (const entry of document.querySelectorAll("[data-screen]"))
+  for (const entry of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-screen]")))
     if (screen && entry.dataset.screen === screen.entry) entry.setAttribute("aria-current", "page");
     else entry.removeAttribute("aria-current");
   if (!screen)

@@ -2,7 +2,7 @@
 // A plain script in the head; `window.ncpTheme` is its only name.
 (() => {
   const STORED = "ncp-theme";
-  const CHOICES = ["system", "light", "dark"];
+  const CHOICES = /** @type {const} */ (["system", "light", "dark"]);
   const stored = () => {
     try {
       return localStorage.getItem(STORED) ?? "system";
@@ -10,7 +10,7 @@
       return "system"; // storage is switched off
     }
   };
-  let choice = CHOICES.includes(stored()) ? stored() : "system";
+  let choice = CHOICES.find((name) => name === stored()) ?? "system";
 
   function apply() {
     const root = document.documentElement;

@@ -3,8 +3,8 @@
 const FIRST_DELAY = 400;
 const MAX_DELAY = 5000;
 
-// "change" tells whether the server is away, "resumed" that this machine slept: what was on its way may be lost with its
-// connection, and nobody tells a page so. Timers stand still in a sleep; the clock on the wall does not.
+// Fires "change" when the server becomes unavailable or available, and "resumed" after this machine was asleep: its
+// connections may be lost then without an error. Timers stand still during sleep and the wall clock does not.
 export const connection = new EventTarget();
 const lost = new Set();
 const TICK = 2000;

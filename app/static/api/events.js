@@ -3,7 +3,7 @@
 // Read with fetch and not with EventSource: that one gives up for good at the first answer of a proxy whose server is
 // away, cannot begin after a given event, and does not notice a connection that died while the laptop slept.
 
-import { connection, sleep, reportConnection, backoff } from "./connection.js";
+import { backoff, connection, reportConnection, sleep } from "./connection.js";
 import { address, apiError } from "./request.js";
 
 // The server sends a comment at least every 15 seconds by default; twice that without a byte is a dead connection.
@@ -11,7 +11,17 @@ const SILENCE_LIMIT = 40_000;
 // A page that nobody sees gives its connection back: browsers allow a server six, over all tabs.
 const HIDDEN_LIMIT = 20_000;
 
-/** Calls `onevent({id, kind, data})` until the `end` event; `state` hears "open", "lost" and "asleep". */
+/**
+ * Call `onevent({id, kind, data})` for every event up to `end`, and `onstate` with "open", "lost" or "asleep".
+ *
+ * @param {string} path
+ * @param {{
+ *   after?: string | null,
+ *   signal: AbortSignal,
+ *   onevent: (event: {id: string, kind: string, data: any}) => void,
+ *   onstate?: (state: string) => void,
+ * }} options
+ */
 export async function follow(path, { after = null, signal, onevent, onstate = () => {} }) {
   const subscription = {};
   let lastId = after;
@@ -54,16 +64,18 @@ export async function follow(path, { after = null, signal, onevent, onstate = ()
 async function untilVisible(signal, onstate) {
   if (!document.hidden) return;
   onstate("asleep");
-  await new Promise((resolve) => {
-    const end = () => {
-      if (document.hidden && !signal.aborted) return;
-      document.removeEventListener("visibilitychange", end);
-      signal.removeEventListener("abort", end);
-      resolve();
-    };
-    document.addEventListener("visibilitychange", end);
-    signal.addEventListener("abort", end);
-  });
+  await /** @type {Promise<void>} */ (
+    new Promise((resolve) => {
+      const end = () => {
+        if (document.hidden && !signal.aborted) return;
+        document.removeEventListener("visibilitychange", end);
+        signal.removeEventListener("abort", end);
+        resolve();
+      };
+      document.addEventListener("visibilitychange", end);
+      signal.addEventListener("abort", end);
+    })
+  );
 }
 
 /** One connection. True if the stream is over for good, false if it was cut. */
@@ -92,7 +104,7 @@ async function connect(path, lastId, signal, onopen, onevent) {
     if (!response.ok) throw await apiError(response);
     onopen();
     const parse = parser();
-    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    const reader = /** @type {ReadableStream<any>} */ (response.body).pipeThrough(new TextDecoderStream()).getReader();
     for (;;) {
       const { done, value } = await reader.read();
       if (done) return false;

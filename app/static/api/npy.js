@@ -9,7 +9,12 @@ const KINDS = {
   "|u1": Uint8Array,
 };
 
-/** `{shape, fortran, values}`; the values as they lie in the file. */
+/**
+ * Parse a .npy file into `{shape, fortran, values}`, with the values in the order of the file.
+ *
+ * @param {ArrayBuffer} buffer
+ * @returns {{shape: number[], fortran: boolean, values: any}}
+ */
 export function parseNpy(buffer) {
   const view = new DataView(buffer);
   const wide = view.getUint8(6) > 1;
@@ -18,19 +23,23 @@ export function parseNpy(buffer) {
   const kind = /'descr': '([^']+)'/.exec(header)?.[1];
   const Kind = KINDS[kind];
   if (!Kind) throw new Error(`Factors of type ${kind} cannot be shown.`);
-  const shape = /'shape': \(([^)]*)\)/
-    .exec(header)[1]
+  const shape = (/'shape': \(([^)]*)\)/.exec(header)?.[1] ?? "")
     .split(",")
     .filter((part) => part.trim())
     .map(Number);
   return { shape, fortran: /'fortran_order': True/.test(header), values: new Kind(buffer.slice(start)) };
 }
 
-/** The columns of a matrix, each a list of its own. */
+/**
+ * Return the columns of a matrix.
+ *
+ * @param {{shape: number[], fortran: boolean, values: any}} matrix
+ * @returns {Float64Array[]}
+ */
 export function columns({ shape: [rows, count], fortran, values }) {
   return Array.from({ length: count }, (_, column) =>
     fortran
       ? Float64Array.from(values.subarray(column * rows, (column + 1) * rows))
-      : Float64Array.from({ length: rows }, (_, row) => Number(values[row * count + column])),
+      : Float64Array.from({ length: rows }, (_row, row) => Number(values[row * count + column])),
   );
 }

@@ -1,10 +1,10 @@
-// Calls of the API, relative to the page: it works below any path. Refusals are errors with the server's words.
+// Requests to the API. Paths are relative to the page, so the server may run below any prefix.
 
-import { connection, sleep, reportConnection, backoff } from "./connection.js";
+import { backoff, connection, reportConnection, sleep } from "./connection.js";
 
 export const session = new EventTarget();
 
-/** What the server refused, and how to do better. */
+/** A refusal by the server: an RFC 9457 problem, with its remedy. */
 export class ApiError extends Error {
   constructor(status, problem) {
     super(problem.detail ?? `The server answered ${status}.`);
@@ -17,7 +17,7 @@ export class ApiError extends Error {
   }
 }
 
-/** The server did not answer at all, or a proxy answered in its place. */
+/** No answer from the server, or only a gateway error from the proxy in front of it. */
 export class ServerUnavailable extends Error {
   constructor() {
     super("The server does not answer.");
@@ -34,6 +34,25 @@ export function address(path, query = {}) {
   return url.href;
 }
 
+/**
+ * Fields of a call: `body` is sent as JSON, and `resumed` aborts the call after the machine was asleep.
+ *
+ * @typedef {{
+ *   query?: Record<string, unknown>,
+ *   body?: unknown,
+ *   headers?: Record<string, string>,
+ *   signal?: AbortSignal,
+ *   resumed?: AbortSignal,
+ * }} Call
+ */
+
+/**
+ * Send one request, and throw an ApiError or ServerUnavailable unless it succeeds.
+ *
+ * @param {string} method
+ * @param {string} path
+ * @param {Call} call
+ */
 async function request(method, path, { query, body, headers = {}, signal, resumed } = {}) {
   const sent =
     body === undefined
@@ -43,7 +62,7 @@ async function request(method, path, { query, body, headers = {}, signal, resume
   try {
     response = await fetch(address(path, query), {
       method,
-      signal: AbortSignal.any([signal, resumed].filter(Boolean)),
+      signal: AbortSignal.any([signal, resumed].filter((one) => one !== undefined)),
       credentials: "same-origin",
       ...sent,
     });
@@ -62,11 +81,20 @@ export async function apiError(response) {
   return new ApiError(response.status, problem);
 }
 
-/** Ask until there is an answer, again after a sleep. While the server is away it waits, and the page says so. */
+/**
+ * Send a request until it is answered: again after growing waits, and at once when the machine wakes up.
+ * While the server is unavailable, a banner on the page says so.
+ *
+ * @param {string} method
+ * @param {string} path
+ * @param {Call} options
+ * @returns {Promise<Response>}
+ */
 async function requestWithRetry(method, path, options) {
   const caller = {};
   try {
-    for (const wait of backoff()) {
+    const waits = backoff();
+    for (;;) {
       const sleeping = new AbortController();
       const abortAfterSleep = () => sleeping.abort();
       connection.addEventListener("resumed", abortAfterSleep);
@@ -79,7 +107,7 @@ async function requestWithRetry(method, path, options) {
         }
         if (!(error instanceof ServerUnavailable)) throw error;
         reportConnection(caller, true);
-        await sleep(wait, options.signal);
+        await sleep(waits.next().value, options.signal);
       } finally {
         connection.removeEventListener("resumed", abortAfterSleep);
       }
@@ -89,16 +117,25 @@ async function requestWithRetry(method, path, options) {
   }
 }
 
+/** @type {(path: string, options?: Call) => Promise<Response>} */
 export const read = (path, options = {}) => requestWithRetry("GET", path, options);
+/** @type {(path: string, options?: Call) => Promise<any>} */
 export const getJson = async (path, options) => (await read(path, options)).json();
 
-/** Change something: sent once, except where the caller says that twice does no harm. */
+/**
+ * Change something on the server. Without an answer it is sent again only if `idempotent`.
+ *
+ * @param {string} method
+ * @param {string} path
+ * @param {Call & {idempotent?: boolean}} call
+ * @returns {Promise<any>} the JSON of the answer; null without content
+ */
 export async function send(method, path, { idempotent = false, ...options } = {}) {
   const response = await (idempotent ? requestWithRetry : request)(method, path, options);
   return response.status === 204 ? null : response.json();
 }
 
-/** All pages of a list, one at a time. */
+/** Yield the items of a list, page by page. */
 export async function* pages(path, options = {}) {
   let cursor = null;
   do {

@@ -1,11 +1,14 @@
 // An upload: looked up by its digest first, so that nothing is sent twice, then sent with a bar.
 
 import { digest } from "./digest.js";
-import { ServerUnavailable, ApiError, address, getJson, session } from "./request.js";
+import { ApiError, ServerUnavailable, address, getJson, session } from "./request.js";
 
 const NPY_SIGNATURE = [0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59];
 
-/** The tensor's record and whether it was there already. `onprogress(phase, share)` hears "reading", "sending", "checking". */
+/**
+ * Upload a file unless the server has it already. Resolves to `{tensor, known}`.
+ * `onprogress(phase, share)` is called with the phase ("reading", "sending" or "checking") and the fraction done.
+ */
 export async function upload(file, { signal, onprogress }) {
   await checkSignature(file);
   const sha256 = await digest(file, signal, (share) => onprogress("reading", share));
@@ -17,13 +20,12 @@ export async function upload(file, { signal, onprogress }) {
 async function checkSignature(file) {
   const head = new Uint8Array(await file.slice(0, NPY_SIGNATURE.length).arrayBuffer());
   if (NPY_SIGNATURE.every((byte, place) => head[place] === byte)) return;
-  const error = new Error(`${file.name} is not a .npy file.`);
-  error.remedy =
-    'Save the tensor with numpy.save("tensor.npy", array); from MATLAB and R the clients upload arrays themselves.';
-  throw error;
+  const remedy =
+    'Save the tensor with numpy.save("tensor.npy", array); the clients for MATLAB and R upload arrays directly.';
+  throw Object.assign(new Error(`${file.name} is not a .npy file.`), { remedy });
 }
 
-// XMLHttpRequest, since fetch does not tell how much was sent.
+// XMLHttpRequest, because fetch does not report upload progress.
 function send(file, sha256, signal, onprogress) {
   return new Promise((resolve, reject) => {
     const request = new XMLHttpRequest();

@@ -41,13 +41,25 @@ export class ModeChart {
     this.#chart = new Chart(element, label, signal);
   }
 
-  /** `lines` is a list of `{name, values}`, every `step`-th index having one; a click tells the index. */
-  draw({ lines, mode, axes, title, step = 1, onpick = null, picked = null }) {
+  /**
+   * Draw `lines`, each `{name, values}` with a value for every `step`-th index; `onpick(index)` is called on a click.
+   *
+   * @param {{
+   *   lines: {name: string, values: ArrayLike<number> & {map: Function}, color?: string}[],
+   *   mode: number,
+   *   axes: any,
+   *   title: string,
+   *   step?: number,
+   *   onpick?: (index: number) => void,
+   *   picked?: number | null,
+   * }} options
+   */
+  draw({ lines, mode, axes, title, step = 1, onpick, picked }) {
     const axis = axes?.[mode - 1];
     const named = typeof axis?.values[0] === "string";
     if (onpick && !this.picks) {
       this.picks = true;
-      this.#chart.on("plotly_click", ({ points }) => this.pick(points[0].pointNumber));
+      this.#chart.on("plotly_click", ({ points }) => this.pick?.(points[0].pointNumber));
     }
     this.pick = onpick;
     this.#chart.draw(() => ({

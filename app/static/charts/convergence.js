@@ -26,8 +26,10 @@ export class ConvergenceChart {
   log = true;
   #chart;
   #series;
+  /** @type {number[] | null} */
   #range = null;
-  #timer = null;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #timer = undefined;
   #drawn = 0;
   #cost = 0;
   #stale = false;
@@ -43,7 +45,7 @@ export class ConvergenceChart {
   /** Soon; many calls are one drawing. */
   update() {
     this.#stale = true;
-    if (this.#timer === null) this.#schedule();
+    if (this.#timer === undefined) this.#schedule();
   }
 
   #schedule() {
@@ -61,7 +63,7 @@ export class ConvergenceChart {
     } finally {
       this.#drawn = performance.now();
       this.#cost = this.#drawn - begin;
-      this.#timer = null;
+      this.#timer = undefined;
       if (this.#stale) this.#schedule();
     }
   }

@@ -7,7 +7,7 @@ export function load() {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
     const restore = withoutMapStyles();
-    script.src = new URL("../vendor/plotly.min.js", import.meta.url);
+    script.src = new URL("../vendor/plotly.min.js", import.meta.url).href;
     script.onload = () => {
       restore();
       resolve(window.Plotly);
@@ -31,7 +31,7 @@ function withoutMapStyles() {
   document.getElementById = (id) =>
     Document.prototype.getElementById.call(document, id) ?? (/^[0-9a-f]{64}$/.test(id) ? document.head : null);
   return () => {
-    delete document.getElementById;
+    Reflect.deleteProperty(document, "getElementById"); // the prototype's is found again
   };
 }
 
@@ -64,6 +64,7 @@ export const colors = () => ({
 });
 
 // From the colour of the card to a strong one: no value looks like a hole, and zero looks like nothing.
+/** @type {() => [number, string][]} */
 export const sequential = () =>
   isDark()
     ? [
@@ -130,10 +131,18 @@ const CONFIG = {
  * `label` is what a screen reader says of it; the numbers themselves stand in a table or in the facts beside it.
  */
 export class Chart {
+  /** @type {(() => {traces: object[], layout: object}) | null} */
   #figure = null;
+  /** @type {(() => void) | undefined} */
+  onfirst = undefined;
   #drawing = Promise.resolve();
   #signal;
 
+  /**
+   * @param {any} element which plotly gives `data` and `on`
+   * @param {string} label
+   * @param {AbortSignal} signal
+   */
   constructor(element, label, signal) {
     this.element = element;
     element.setAttribute("role", "figure"); // no picture: it has buttons

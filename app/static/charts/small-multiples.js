@@ -27,8 +27,9 @@ export function styleOf(axis, length) {
 }
 
 /**
- * `components`: `{number, share, sparsity, columns}` in the order they are shown, `columns[mode]` scaled to a maximum of 1.
- * `hidden` is a set of numbers; `ontoggle(number)`, `onopen(mode)`.
+ * Draw `components`, each `{number, share, sparsity, columns}`, with columns scaled to a maximum of 1.
+ * Those whose number is in the set `hidden` are drawn without curves. The buttons call `ontoggle(number)` and
+ * `onopen(mode)`.
  */
 export function multiples({ components, shape, axes, hidden, ontoggle, onopen }) {
   const styles = shape.map((length, place) => styleOf(axes?.[place], length));
@@ -121,7 +122,7 @@ function panel(values, style, color, label) {
           x: index * step + gap / 2,
           width: Math.max(0.5, step - gap),
           y: y(value),
-          height: Math.max(0.8, HEIGHT - 3 - y(value)),
+          height: Math.max(0.8, HEIGHT - 3 - Number(y(value))),
           fill: color,
         }),
       ),
@@ -148,10 +149,10 @@ function panel(values, style, color, label) {
 function strip(values, label) {
   const width = Math.min(values.length, 1200);
   const canvas = h("canvas", { width, height: 1, role: "img", "aria-label": label });
-  const scale = sequential().map(([place, color]) => [
+  const scale = sequential().map(([place, color]) => ({
     place,
-    [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16)),
-  ]);
+    rgb: [1, 3, 5].map((start) => parseInt(color.slice(start, start + 2), 16)),
+  }));
   const image = new ImageData(width, 1);
   for (let column = 0; column < width; column++) {
     let value = 0;
@@ -163,10 +164,11 @@ function strip(values, label) {
       value = Math.max(value, values[index]);
     const upper = Math.max(
       1,
-      scale.findIndex(([place]) => place >= value),
+      scale.findIndex(({ place }) => place >= value),
     );
-    const [[p0, c0], [p1, c1]] = [scale[upper - 1], scale[upper]];
-    image.data.set([...c0.map((from, part) => from + ((c1[part] - from) * (value - p0)) / (p1 - p0)), 255], column * 4);
+    const [below, above] = [scale[upper - 1], scale[upper]];
+    const share = (value - below.place) / (above.place - below.place);
+    image.data.set([...below.rgb.map((from, part) => from + (above.rgb[part] - from) * share), 255], column * 4);
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;

@@ -2,6 +2,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
+/** @returns {any} an element with these attributes and children; `null` and `false` are left out */
 export function h(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
@@ -36,8 +37,9 @@ export function replace(parent, ...children) {
 
 const FOCUSABLE = "a[href], button, input, select, textarea, summary, [tabindex]";
 
-/** Replace what is drawn again and again: whoever stands in it with the keyboard stays there, or where it was. */
+/** Replace the children of an element that is redrawn repeatedly, and keep the keyboard focus where it was. */
 export function redraw(parent, ...children) {
+  /** @type {any} */
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
   const all = () => [...parent.querySelectorAll(FOCUSABLE)];
   const place = all().indexOf(focused);
@@ -98,6 +100,13 @@ export function choice(legend, options, chosen, onchange) {
   );
 }
 
+/**
+ * A labelled control with advice below it, and room for an error.
+ *
+ * @param {string} label
+ * @param {any} control
+ * @param {{advice?: string, wide?: boolean}} options
+ */
 export function field(label, control, { advice, wide } = {}) {
   const id = control.id || (control.id = newId("field"));
   const hint = advice && h("span", { class: "advice", id: `${id}-advice` }, advice);

@@ -48,6 +48,7 @@ export function when(text) {
 
 function ago(age) {
   if (age < 45) return "just now";
+  /** @type {[number, string, number][]} */
   const steps = [
     [60, "minute", 60],
     [24, "hour", 3600],
@@ -55,7 +56,7 @@ function ago(age) {
     [12, "month", 2.6e6],
     [Infinity, "year", 3.15e7],
   ];
-  const [, word, unit] = steps.find(([limit, , size]) => age / size < limit * 0.95) ?? steps.at(-1);
+  const [, word, unit] = steps.find(([limit, , size]) => age / size < limit * 0.95) ?? steps[steps.length - 1];
   return `${count(Math.max(1, Math.round(age / unit)), word)} ago`;
 }
 

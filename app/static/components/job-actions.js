@@ -54,7 +54,7 @@ export function download(job, modes) {
       );
     format.addEventListener("change", update);
     update();
-    const file = (words, file, query) => h("a", { href: address(`${path}/${file}`, query), download: "" }, words);
+    const file = (words, name, query) => h("a", { href: address(`${path}/${name}`, query), download: "" }, words);
     const pictures = ["convergence", "components"].flatMap((plot) =>
       ["svg", "png", "pdf"].map((kind) => [file(`${plot} .${kind}`, `plots/${plot}`, { format: kind }), " · "]),
     );

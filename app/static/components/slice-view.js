@@ -6,9 +6,19 @@ import { indexLabel, modeName } from "./format.js";
 import { problemNote } from "./problem-note.js";
 
 /**
- * `load(fix)` gives `{name: slice}`, a picture each; `fixed` holds modes at an index to begin with.
- * Pictures named in `signed` are coloured on both sides of zero. With a `range`, that of the whole tensor, the colours
- * can be held still from slice to slice.
+ * Show a slice, with controls to choose another. `load(fix)` resolves to `{name: slice}`, one picture each, and `fixed`
+ * holds modes at an index at first. Pictures named in `signed` get a colour scale centred on zero. With the `range` of
+ * the whole tensor, the colour scale can be kept from slice to slice.
+ *
+ * @param {{
+ *   shape: number[],
+ *   axes: any,
+ *   load: (fix: string) => Promise<Record<string, any>>,
+ *   fixed?: Record<number, number>,
+ *   signed?: string[],
+ *   range?: number[] | null,
+ *   signal: AbortSignal,
+ * }} options
  */
 export function sliceView({ shape, axes, load, fixed = {}, signed = [], range = null, signal }) {
   const modes = shape.map((_, place) => place + 1);

@@ -5,7 +5,7 @@ import { announce } from "../components/announce.js";
 import { field, h, replace } from "../components/element.js";
 import { problemNote } from "../components/problem-note.js";
 
-/** Values as people paste them: one per line, or tabs, commas and semicolons between; `250:450` and `240:5:300` are ranges. */
+/** Parse pasted values: separated by lines, tabs, semicolons or commas, or a range such as `250:450` or `240:5:300`. */
 export function parseValues(text) {
   const range = text.trim().match(/^(-?[\d.]+):(?:(-?[\d.]+):)?(-?[\d.]+)$/);
   if (range) {

@@ -6,7 +6,14 @@ import { control } from "./schema.js";
 const LABELS = { beta: "β (beta)", alpha: "α (alpha)", betas: "β values", rank: "Rank", ranks: "Ranks" };
 const labelOf = (name) => LABELS[name] ?? (name[0].toUpperCase() + name.slice(1)).replaceAll("_", " ");
 
-/** `{element, body(), set(values), fail(errors)}`; `front` fields come first, `skip` fields are the caller's own. */
+/**
+ * Make a form for a request: `{element, body(), set(values), setSettings(values), fail(errors)}`.
+ * Fields in `front` come first, the rest is folded; fields in `skip` are left to the caller.
+ *
+ * @param {any} schema
+ * @param {any} all the schemas by name
+ * @param {{front: string[], skip?: string[], onchange: () => void}} options
+ */
 export function requestForm(schema, all, { front, skip = [], onchange }) {
   const changed = () => {
     showDefaults();

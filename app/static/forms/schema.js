@@ -84,10 +84,10 @@ function wrap(input, schema, label, value, set) {
     value,
     set,
     isStandard: (given, preset) => JSON.stringify(given) === String(describe(schema, preset).standard),
-    fail(defaultText) {
-      error.textContent = defaultText ?? "";
-      error.hidden = !defaultText;
-      if (defaultText) input.setAttribute("aria-invalid", "true");
+    fail(message) {
+      error.textContent = message ?? "";
+      error.hidden = !message;
+      if (message) input.setAttribute("aria-invalid", "true");
       else input.removeAttribute("aria-invalid");
     },
   };
@@ -211,9 +211,9 @@ function group(name, schema, all, onchange, description) {
       for (const [key, part] of Object.entries(parts))
         part.set(preset !== undefined && part.isStandard?.(value?.[key], preset) ? undefined : value?.[key]);
     },
-    fail(text) {
-      if (!text) for (const part of Object.values(parts)) part.fail(null);
-      else Object.values(parts)[0].fail(text);
+    fail(message) {
+      if (!message) for (const part of Object.values(parts)) part.fail(null);
+      else Object.values(parts)[0].fail(message);
     },
     preset(isOn) {
       for (const part of Object.values(parts)) part.preset(isOn);

@@ -1,4 +1,4 @@
-// The very run of the form as JSON, and as the lines that submit it from a shell, Python, MATLAB and R.
+// The request of the form as JSON, and the code that submits it from a shell, Python, MATLAB and R.
 
 import { address } from "../api/request.js";
 import { h, replace } from "../components/element.js";
@@ -6,12 +6,20 @@ import { h, replace } from "../components/element.js";
 const server = () => address("").replace(/\/$/, "");
 const needsKey = (caller) => caller.required;
 
+const lines = (...texts) => texts.join("\n");
+
 function curl(path, body, caller) {
   const json = JSON.stringify(body).replaceAll("'", "'\\''");
-  return `curl -sS '${server()}/${path}' -H 'Content-Type: application/json'${needsKey(caller) ? ' \\\n  -H "Authorization: Bearer $NCP_KEY"' : ""} \\\n  -d '${json}'`;
+  const key = needsKey(caller) ? ' \\\n  -H "Authorization: Bearer $NCP_KEY"' : "";
+  return lines(`curl -sS '${server()}/${path}' -H 'Content-Type: application/json'${key} \\`, `  -d '${json}'`);
 }
 
-/** A value as Python writes it. */
+function pythonClient(url, caller) {
+  const comment = needsKey(caller) ? "  # the key: NCP_KEY, or ncp login" : "";
+  return lines("from ncp_client import Client", "", `client = Client(${python(url)})${comment}`);
+}
+
+/** A value as a Python literal. */
 export function python(value) {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
@@ -23,10 +31,10 @@ export function python(value) {
   return JSON.stringify(value);
 }
 
-/** A value as MATLAB writes it; NaN stands for null. */
+/** A value as a MATLAB literal; null becomes NaN. */
 export function matlab(value) {
   if (value === null) return "NaN";
-  // A list of one would be taken for its only entry, and a list in a struct for a list of structs: braces help both.
+  // MATLAB takes a list of one for its only entry, and a list in a struct for a list of structs: braces prevent both.
   if (Array.isArray(value))
     return value.length > 1 && value.every((one) => typeof one === "number")
       ? `[${value.join(" ")}]`
@@ -38,7 +46,7 @@ export function matlab(value) {
   return typeof value === "string" ? `'${value.replaceAll("'", "''")}'` : String(value);
 }
 
-/** A value as R writes it. */
+/** A value as an R literal. */
 export function r(value) {
   if (value === null) return "NULL";
   if (typeof value === "boolean") return value ? "TRUE" : "FALSE";
@@ -50,28 +58,38 @@ export function r(value) {
   return JSON.stringify(value);
 }
 
-/** The lines of every language that submit this job. */
+/** The code that submits this job, in every language. */
 export function jobSnippets({ tensor_id, ...fields }, caller) {
   const url = server();
   const named = (write, sign, given = fields) =>
     Object.entries(given)
       .map(([name, value]) => `${name}${sign}${write(value)}`)
       .join(", ");
-  const forR = fields.initial ? { ...fields, initial: fields.initial.job_id } : fields; // which takes the id alone
+  const forMatlab = Object.entries(fields).flatMap(([name, value]) => [`'${name}'`, matlab(value)]);
+  const at = `'url', ${matlab(url)}`;
+  const forR = fields.initial ? { ...fields, initial: fields.initial.job_id } : fields; // R's client takes the id alone
   return {
     JSON: JSON.stringify({ tensor_id, ...fields }, null, 2),
     curl: curl("v1/jobs", { tensor_id, ...fields }, caller),
-    Python: `from ncp_client import Client\n\nclient = Client(${python(url)})${needsKey(caller) ? "  # the key: NCP_KEY, or ncp login" : ""}\njob = client.submit(${python(tensor_id)}, ${named(python, "=")})\nresult = job.wait().result`,
-    MATLAB: `job = ncp_submit(${matlab(tensor_id)}, ${Object.entries(fields)
-      .map(([name, value]) => `'${name}', ${matlab(value)}`)
-      .join(
-        ", ",
-      )}, 'url', ${matlab(url)});\njob = ncp_watch(job, 'url', ${matlab(url)});\nfactors = ncp_factors(job, 'url', ${matlab(url)});`,
-    R: `job <- ncp_submit(${r(tensor_id)}, ${named(r, " = ", forR)}, url = ${r(url)})\njob <- ncp_watch(job, url = ${r(url)})\nfactors <- ncp_factors(job, url = ${r(url)})`,
+    Python: lines(
+      pythonClient(url, caller),
+      `job = client.submit(${python(tensor_id)}, ${named(python, "=")})`,
+      "result = job.wait().result",
+    ),
+    MATLAB: lines(
+      `job = ncp_submit(${matlab(tensor_id)}, ${forMatlab.join(", ")}, ${at});`,
+      `job = ncp_watch(job, ${at});`,
+      `factors = ncp_factors(job, ${at});`,
+    ),
+    R: lines(
+      `job <- ncp_submit(${r(tensor_id)}, ${named(r, " = ", forR)}, url = ${r(url)})`,
+      `job <- ncp_watch(job, url = ${r(url)})`,
+      `factors <- ncp_factors(job, url = ${r(url)})`,
+    ),
   };
 }
 
-/** The lines of every language that submit this study, and wait for what it found. */
+/** The code that submits this study and waits for its outcome, in every language. */
 export function studySnippets({ kind, tensor_id, ...fields }, caller) {
   const url = server();
   const body = { kind, tensor_id, ...fields };
@@ -79,19 +97,33 @@ export function studySnippets({ kind, tensor_id, ...fields }, caller) {
     Object.entries(fields)
       .map(([name, value]) => `, ${name}${sign}${write(value)}`)
       .join("");
-  const found = kind === "compare" ? "table" : "advice";
+  const forMatlab = Object.entries(fields)
+    .map(([name, value]) => `'${name}', ${matlab(value)}, `)
+    .join("");
+  const at = `'url', ${matlab(url)}`;
+  const outcome = kind === "compare" ? "table" : "advice";
   return {
     JSON: JSON.stringify(body, null, 2),
     curl: curl("v1/studies", body, caller),
-    Python: `from ncp_client import Client\n\nclient = Client(${python(url)})${needsKey(caller) ? "  # the key: NCP_KEY, or ncp login" : ""}\nstudy = client.study(${python(tensor_id)}, ${python(kind)}${named(python, "=")}).wait()\nprint(study.${kind === "compare" ? "table()" : "advice"})`,
-    MATLAB: `study = ncp_study(${matlab(tensor_id)}, ${matlab(kind)}, ${Object.entries(fields)
-      .map(([name, value]) => `'${name}', ${matlab(value)}, `)
-      .join("")}'url', ${matlab(url)});\nstudy = ncp_watch_study(study, 'url', ${matlab(url)});\nstudy.${found}`,
-    R: `study <- ncp_study(${r(tensor_id)}, ${r(kind)}${named(r, " = ")}, url = ${r(url)})\nstudy <- ncp_watch_study(study, url = ${r(url)})\nstudy$${found}`,
+    Python: lines(
+      pythonClient(url, caller),
+      `study = client.study(${python(tensor_id)}, ${python(kind)}${named(python, "=")}).wait()`,
+      `print(study.${kind === "compare" ? "table()" : "advice"})`,
+    ),
+    MATLAB: lines(
+      `study = ncp_study(${matlab(tensor_id)}, ${matlab(kind)}, ${forMatlab}${at});`,
+      `study = ncp_watch_study(study, ${at});`,
+      `study.${outcome}`,
+    ),
+    R: lines(
+      `study <- ncp_study(${r(tensor_id)}, ${r(kind)}${named(r, " = ")}, url = ${r(url)})`,
+      `study <- ncp_watch_study(study, url = ${r(url)})`,
+      `study$${outcome}`,
+    ),
   };
 }
 
-/** Tabs with a piece of code each, to copy. `show(snippets)` fills them anew. */
+/** Tabs with one snippet each, which can be copied. `show(snippets)` replaces them. */
 export function snippetView() {
   let snippets = { JSON: "" };
   let chosen = "JSON";
@@ -103,8 +135,8 @@ export function snippetView() {
     try {
       await navigator.clipboard.writeText(code.textContent);
     } catch {
-      // Without TLS the browser has no clipboard for pages: select the text and copy it the old way.
-      getSelection().selectAllChildren(code);
+      // The clipboard API needs TLS: without it, select the text and copy the selection.
+      getSelection()?.selectAllChildren(code);
       document.execCommand("copy");
     }
     copied.textContent = "Copied";

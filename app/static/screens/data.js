@@ -35,8 +35,8 @@ export async function show({ main, signal }) {
     const rows = Array.from(files, (file) => row(file, signal));
     uploads.prepend(...rows.map(({ element }) => element));
     input.value = "";
-    const done = await Promise.all(rows.map(({ done }) => done));
-    if (!signal.aborted && done.length === 1 && done[0]) go(`/tensors/${done[0].id}`);
+    const tensors = await Promise.all(rows.map(({ done }) => done));
+    if (!signal.aborted && tensors.length === 1 && tensors[0]) go(`/tensors/${tensors[0].id}`);
   }
 
   const over = (is) => (event) => {
@@ -53,7 +53,7 @@ export async function show({ main, signal }) {
     "drop",
     (event) => {
       over(false)(event);
-      if (event.dataTransfer.files.length) uploadAll(event.dataTransfer.files);
+      if (event.dataTransfer?.files.length) uploadAll(event.dataTransfer.files);
     },
     { signal },
   );

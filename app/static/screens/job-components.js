@@ -54,7 +54,7 @@ export async function show({ main, parameters: { id }, signal }) {
 
   function draw() {
     const focused = place.contains(document.activeElement)
-      ? document.activeElement.closest('[role="group"]')?.getAttribute("aria-label")
+      ? document.activeElement?.closest('[role="group"]')?.getAttribute("aria-label")
       : null;
     replace(
       place,
@@ -64,9 +64,9 @@ export async function show({ main, parameters: { id }, signal }) {
         axes,
         hidden,
         onopen,
-        ontoggle(number) {
-          if (!hidden.delete(number)) hidden.add(number);
-          announce(`Component ${number} is ${hidden.has(number) ? "hidden" : "shown"}`);
+        ontoggle(component) {
+          if (!hidden.delete(component)) hidden.add(component);
+          announce(`Component ${component} is ${hidden.has(component) ? "hidden" : "shown"}`);
           draw();
         },
       }),
@@ -113,7 +113,12 @@ export async function show({ main, parameters: { id }, signal }) {
     shape = found.factors.map((factor) => factor[0].length);
     // Without the tensor its norm is not known; a component of weight zero is dead in any case.
     components = componentsOf(found.factors, job.settings, tensor?.norm ?? 0);
-    status.textContent = `${components.length} of ${job.settings.rank} components, the largest first; every curve is scaled to its own maximum.${LIVE.includes(job.state) ? ` These are partial, of iteration ${whole(iteration)}; the run goes on.` : ""}`;
+    const partial = LIVE.includes(job.state)
+      ? ` These are partial, of iteration ${whole(iteration)}; the run goes on.`
+      : "";
+    status.textContent =
+      `${components.length} of ${job.settings.rank} components, the largest first; ` +
+      `every curve is scaled to its own maximum.${partial}`;
     draw();
   }
 
@@ -168,6 +173,7 @@ function showDiagnostics(place, diagnostics, { path, shape, axes, signal, tensor
   const chart = new ModeChart(drawing, "Squared residual or leverage of every index", signal);
   let mode = 1;
   let quantity = "residual";
+  /** @type {number | null} */
   let picked = null;
   const titles = { residual: "squared residual", leverage: "leverage" };
 
@@ -248,7 +254,9 @@ function showDiagnostics(place, diagnostics, { path, shape, axes, signal, tensor
       h(
         "p",
         { class: "soft" },
-        "Click a point, or name an index, to see data, model and residual there. One index far above the others may be a faulty sample; a leverage near 1 means that a component may be nothing but this index.",
+        "Click a point, or enter an index, to see the data, the model and the residual there. ",
+        "One index far above the others may be a faulty sample; a leverage near 1 means that ",
+        "a single index may determine a component.",
       ),
       drawing,
       h(
@@ -296,7 +304,8 @@ function reliabilityCard(diagnostics) {
           h(
             "p",
             {},
-            `${count(pairs.length, "pair")} of components look alike (congruence above ${OVERLAP}): one split in two, or two that the data cannot tell apart.`,
+            `${count(pairs.length, "pair")} of components look alike (congruence above ${OVERLAP}): `,
+            "one component split in two, or two that the data cannot separate.",
           ),
           h(
             "ul",

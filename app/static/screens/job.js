@@ -43,7 +43,8 @@ const REASONS = {
 export async function show({ main, parameters: { id }, signal }) {
   let job = await getJson(`v1/jobs/${encodeURIComponent(id)}`, { signal });
   const path = pathOf(job);
-  const tensor = await getJson(`v1/tensors/${encodeURIComponent(job.tensor_id)}`, { signal }).catch(() => null); // it may be deleted
+  // The tensor may be deleted.
+  const tensor = await getJson(`v1/tensors/${encodeURIComponent(job.tensor_id)}`, { signal }).catch(() => null);
   const series = new Series();
   const heading = jobHeading("live", tensor?.shape.length ?? 0);
   const numbers = h("div", { dataset: { facts: "" } });
@@ -129,7 +130,9 @@ export async function show({ main, parameters: { id }, signal }) {
       } else refresh();
       render();
     },
-  }).then(() => !signal.aborted && refresh());
+  }).then(() => {
+    if (!signal.aborted) return refresh();
+  });
   if (LIVE.includes(job.state)) {
     // The place in the queue and the phase come with the job, not with an event.
     poll(3000, signal, async () => {
@@ -161,6 +164,7 @@ const preparation = ({ step, share }) => `${STEPS[step] ?? step}${share > 0 ? `,
 function jobFacts(job, series, alive) {
   const at = series.length - 1;
   const { result, settings } = job;
+  const before = Math.max(0, at - 200);
   const live = LIVE.includes(job.state);
   const error = result?.relative_error ?? series.relative_error[at];
   const spent = result?.seconds ?? series.seconds[at];
@@ -179,7 +183,7 @@ function jobFacts(job, series, alive) {
       "Iteration",
       at < 0 ? "–" : whole(series.iteration[at]),
       live && at > 20
-        ? `${number((at - Math.max(0, at - 200)) / (series.seconds[at] - series.seconds[Math.max(0, at - 200)] || NaN), 3)} per second`
+        ? `${number((at - before) / (series.seconds[at] - series.seconds[before] || NaN), 3)} per second`
         : null,
     ],
     ["Objective", at < 0 ? "–" : number(result?.objective ?? series.objective[at], 6)],

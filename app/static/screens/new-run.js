@@ -60,6 +60,7 @@ export async function show({ main, query, signal }) {
     problems,
     h("div", { class: "actions" }, submit),
   );
+  /** @type {any} */
   let fields;
 
   const tensor = () => tensors.find(({ id }) => id === picked.value);
@@ -257,6 +258,7 @@ function studySize(request) {
     : h(
         "p",
         {},
-        "Fits many models of falling size and tells how many components the data support, with the evidence. It says so where it is not sure.",
+        "Fits many models of decreasing rank and reports how many components the data support, ",
+        "with the evidence. It says so if the evidence is not conclusive.",
       );
 }

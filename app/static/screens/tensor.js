@@ -95,7 +95,8 @@ function advice({ missing, negative }) {
         { class: "note" },
         `${count(negative, "entry is", "entries are")} negative. Noise around zero is best fitted as it is (`,
         h("code", {}, "negative: keep"),
-        "); if a large share is negative, the tensor may be centred or on a log scale, which nonnegative components cannot describe.",
+        "); if a large share is negative, the tensor may be centred or log-transformed, ",
+        "which nonnegative components cannot describe.",
       ),
     );
   return notes;

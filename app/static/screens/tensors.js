@@ -43,7 +43,7 @@ export async function show({ main, query, signal }) {
           { class: "actions" },
           h("a", { href: link("/jobs", { tensor_id: tensor.id }), "aria-label": `Jobs on ${nameOf(tensor)}` }, "Jobs"),
           act("Rename", () =>
-            rename("tensor", tensor.name, (name) => send("PATCH", path, { body: { name } })).then(
+            rename("tensor", tensor.name, (newName) => send("PATCH", path, { body: { name: newName } })).then(
               (done) => done && table.reload(),
             ),
           ),
