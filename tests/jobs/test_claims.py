@@ -9,10 +9,10 @@ from sparse_ncp.solvers.metrics import NonzeroComponents, Sparsity
 from sparse_ncp.worker.broker import pending_wakeups
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Axis, Claim, Job, JobError, JobResult, Preparation, TensorRecord
-from sparse_ncp.worker.execution import progress
+from sparse_ncp.worker.execution import sinks
 from sparse_ncp.worker.execution.heartbeat import Heartbeat
-from sparse_ncp.worker.execution.progress import ProgressPublisher
 from sparse_ncp.worker.execution.reaper import Reaper
+from sparse_ncp.worker.execution.sinks import LiveSink
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.records.redis.connection import connect
@@ -340,10 +340,10 @@ def test_a_preparation_is_told_while_it_lasts(
     records: ExecutionRecords, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And its end at once, also where no iteration is published: a later attempt repeats what readers have seen."""
-    monkeypatch.setattr(progress, "PREPARATION_SECONDS", 0.0)
+    monkeypatch.setattr(sinks, "PREPARATION_SECONDS", 0.0)
     claim = claimed(records)
     heartbeat = Heartbeat(records.claims, claim, 60.0)
-    with ProgressPublisher(records.claims, claim, heartbeat) as publisher:
+    with LiveSink(records.claims, claim, heartbeat) as publisher:
         for step in (Preparation(step="check", share=0.5), Preparation(step="sweep", share=0.0)):
             publisher.prepare(step)
             wait_for(partial(_prepares, records, job, step), what="the step")

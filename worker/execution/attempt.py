@@ -16,7 +16,7 @@ from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Claim, JobResult, Preparation, Progress
 from sparse_ncp.worker.errors import StoreFull, StoreUnavailable, Unavailable
 from sparse_ncp.worker.execution.heartbeat import Heartbeat
-from sparse_ncp.worker.execution.progress import ProgressPublisher
+from sparse_ncp.worker.execution.sinks import LiveSink
 from sparse_ncp.worker.records.claims import ClaimRecords
 from sparse_ncp.worker.store.files import is_storage_failure
 from sparse_ncp.worker.store.store import Store
@@ -51,7 +51,7 @@ class Attempt:
         store: Store,
         configuration: Configuration,
         heartbeat: Heartbeat,
-        progress: ProgressPublisher,
+        progress: LiveSink,
         must_stop: Callable[[], bool],
     ) -> None:
         self._claim = claim

@@ -14,7 +14,6 @@ from sparse_ncp.worker.contract import Claim, Event, JobError, Progress
 from sparse_ncp.worker.errors import StoreFull, Unavailable
 from sparse_ncp.worker.execution.attempt import Attempt, Ended
 from sparse_ncp.worker.execution.heartbeat import Heartbeat
-from sparse_ncp.worker.execution.progress import BATCH_ROWS, BATCH_SECONDS, ProgressPublisher
 from sparse_ncp.worker.execution.run_job import (
     discard_late_files,
     exit_after_grace_period,
@@ -24,6 +23,7 @@ from sparse_ncp.worker.execution.run_job import (
     report_outcome,
     retry_redis,
 )
+from sparse_ncp.worker.execution.sinks import BATCH_ROWS, BATCH_SECONDS, LiveSink
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.records.claims import ClaimRecords, EndedRun, ExecutionRecords
 from sparse_ncp.worker.records.redis.connection import RedisConnection
@@ -130,7 +130,7 @@ class BatchClaims(ClaimRecords):
         return super().save_checkpoint(claim, name, iteration)
 
 
-class BatchProgress(ProgressPublisher):
+class BatchProgress(LiveSink):
     """The iterations of one run. Those of one that takes long are published, all but the last so far."""
 
     def __init__(self, claims: ClaimRecords, claim: Claim, heartbeat: Heartbeat) -> None:

@@ -16,7 +16,7 @@ from sparse_ncp.worker.contract import Claim, JobError, Task
 from sparse_ncp.worker.errors import CorruptFile, NoFactorsYet, NotFound, StoreFull, Unavailable
 from sparse_ncp.worker.execution.attempt import Attempt, Ended
 from sparse_ncp.worker.execution.heartbeat import RETRY_SECONDS, Heartbeat
-from sparse_ncp.worker.execution.progress import ProgressPublisher
+from sparse_ncp.worker.execution.sinks import LiveSink
 from sparse_ncp.worker.execution.study_tasks import ChoiceAttempt, ValidationAttempt
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.records.claims import ClaimRecords, ExecutionRecords
@@ -40,7 +40,7 @@ def run_job(claim: Claim, configuration: Configuration) -> None:
     claims, jobs = records.claims, JobOperations(records, store, configuration)
     with (
         Heartbeat(claims, claim, configuration.lease_seconds) as heartbeat,
-        ProgressPublisher(claims, claim, heartbeat) as progress,
+        LiveSink(claims, claim, heartbeat) as progress,
         exit_after_grace_period(
             lambda: report_outcome(claims, jobs, claim, None), claim.job_id, stop, grace_seconds(configuration)
         ),

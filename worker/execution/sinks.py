@@ -16,7 +16,7 @@ BATCH_ROWS = 500
 PREPARATION_SECONDS = 0.5
 
 
-class ProgressPublisher:
+class LiveSink:
     """Publishes what the solver puts in, in a thread, until the context ends or the claim is lost."""
 
     def __init__(self, claims: ClaimRecords, claim: Claim, heartbeat: Heartbeat) -> None:
@@ -31,7 +31,7 @@ class ProgressPublisher:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
 
-    def __enter__(self) -> "ProgressPublisher":
+    def __enter__(self) -> "LiveSink":
         self._thread.start()
         return self
 
