@@ -42,7 +42,7 @@ def test_a_damaged_checkpoint_costs_time_and_nothing_else(
         whole = [iteration_of(path) for path in found[damaged:]]
         with worker(configuration):
             assert backend.as_if_nothing_happened(job).attempt == 1
-        told = f"resumes after iteration {whole[0]}" if whole else "its checkpoints are damaged, it starts from"
+        told = f"resumes after iteration {whole[0]}" if whole else "its checkpoints are missing or damaged"
         assert f"job {job.id}: {told}" in capfd.readouterr().err
 
 

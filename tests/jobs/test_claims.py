@@ -345,10 +345,10 @@ def test_a_preparation_is_told_while_it_lasts(
     heartbeat = Heartbeat(records.claims, claim, 60.0)
     with LiveSink(records.claims, claim, heartbeat) as publisher:
         for step in (Preparation(step="check", share=0.5), Preparation(step="sweep", share=0.0)):
-            publisher.prepare(step)
+            publisher.publish_preparation(step)
             wait_for(partial(_prepares, records, job, step), what="the step")
             assert now(records, job).phase == "preparing"
-        publisher.prepare(None)
+        publisher.publish_preparation(None)
         wait_for(lambda: now(records, job).preparing is None, what="its end")
 
 

@@ -1,12 +1,11 @@
-"""What a process does that many tiny runs of a study share: claim some, run them, store and end them together."""
+"""The process of many tiny runs of one study: claim some, run them, store and end them together."""
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from sparse_ncp.solvers.runtime import Resolved, single_threaded_blas
 from sparse_ncp.worker.config import Configuration
@@ -23,21 +22,18 @@ from sparse_ncp.worker.execution.run_job import (
     report_outcome,
     retry_redis,
 )
-from sparse_ncp.worker.execution.sinks import BATCH_ROWS, BATCH_SECONDS, LiveSink
+from sparse_ncp.worker.execution.sinks import BatchSink
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.records.claims import ClaimRecords, EndedRun, ExecutionRecords
-from sparse_ncp.worker.records.redis.connection import RedisConnection
 from sparse_ncp.worker.store.files import is_storage_failure
 from sparse_ncp.worker.store.local import open_store
-from sparse_ncp.worker.store.store import Store
 
 Answer = TypeVar("Answer")
-# The first runs tell how long one takes; then so many are claimed that they take about this time. So long others wait.
+# Runs claimed at first, to measure how long one takes. After that, so many that they take about MIN_BATCH_SECONDS:
+# for that long another owner's job may have to wait.
 FIRST_RUNS, MAX_RUNS, MIN_BATCH_SECONDS = 8, 200, 1.0
 COMPUTING_PER_STORING, MAX_BATCH_SECONDS = 4, 5.0
-# A run that takes longer is watched like any other: its iterations are published.
-LIVE_AFTER_SECONDS = 0.5
-# How often the record of the present run is looked at for a cancel.
+# How often to check whether the current run was cancelled.
 CANCEL_POLL_SECONDS = 0.2
 log = logging.getLogger("ncp.job")
 
@@ -64,8 +60,17 @@ def _next_count(count: int, computing: float, storing: float) -> int:
     return min(MAX_RUNS, max(1, round(count * seconds / max(computing, 1e-3))))
 
 
+class FinishedRun(NamedTuple):
+    """A run that has succeeded and is not stored yet."""
+
+    claim: Claim
+    outcome: Ended
+    resolved: Resolved
+    rows: list[Progress]
+
+
 class BatchHeartbeat:
-    """Renews the leases of all claims that are held, and looks whether the present one was cancelled, in a thread."""
+    """A thread that renews the leases of all claims of a batch, and checks whether the current run was cancelled."""
 
     def __init__(self, claims: ClaimRecords, lease_seconds: float) -> None:
         self._claims = claims
@@ -84,16 +89,19 @@ class BatchHeartbeat:
         self._thread.join()
 
     def hold(self, claims: Sequence[Claim]) -> None:
+        """Renew the leases of these claims from now on."""
         self._held = {claim.job_id: Heartbeat(self._claims, claim, self._lease_seconds) for claim in claims}
 
     def begin(self, claim: Claim) -> Heartbeat:
+        """Make one of the claims the current one, and return its heartbeat."""
         self._current = claim
         return self._held[claim.job_id]
 
     def release(self, claim: Claim) -> None:
+        """Stop renewing the lease of a claim."""
         held = dict(self._held)
         held.pop(claim.job_id, None)
-        self._held = held  # the thread may be going through the other
+        self._held = held  # a new dictionary: the thread may be iterating over the old one
 
     def _run(self) -> None:
         renewed = time.monotonic()
@@ -110,90 +118,54 @@ class BatchHeartbeat:
                 continue
 
 
-class BatchClaims(ClaimRecords):
-    """The claims of one batch: what need not be told at once is kept until the run ends."""
-
-    def __init__(self, connection: RedisConnection, store: Store) -> None:
-        super().__init__(connection)
-        self._store = store
-        self.last_resolved: Resolved | None = None
-
-    def publish_resolved(self, claim: Claim, resolved: Resolved) -> bool:
-        self.last_resolved = resolved
-        return True
-
-    def publish_diagnosing(self, claim: Claim) -> bool:
-        return True
-
-    def save_checkpoint(self, claim: Claim, name: str, iteration: int) -> bool:
-        self._store.flush()
-        return super().save_checkpoint(claim, name, iteration)
-
-
-class BatchProgress(LiveSink):
-    """The iterations of one run. Those of one that takes long are published, all but the last so far."""
-
-    def __init__(self, claims: ClaimRecords, claim: Claim, heartbeat: Heartbeat) -> None:
-        super().__init__(claims, claim, heartbeat)
-        self.rows: list[Progress] = []
-        self._sent = 0
-        self._due = time.monotonic() + LIVE_AFTER_SECONDS
-
-    def put(self, row: Progress) -> None:
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + BATCH_SECONDS
-            with suppress(Unavailable):  # they are sent with the next
-                self.publish()
-        self.rows.append(row)
-
-    def publish(self) -> None:
-        """Send what was put so far."""
-        while self._sent < len(self.rows) and not self._heartbeat.lost:
-            part = self.rows[self._sent : self._sent + BATCH_ROWS]
-            self._heartbeat.apply(self._claims.publish(self._claim, part))
-            self._sent += len(part)
-
-
 class Batch:
+    """Runs of one study that share a process; those that succeed are stored and ended together."""
+
     def __init__(self, first: Claim, configuration: Configuration, stop: threading.Event) -> None:
         self._first = first
         self._configuration = configuration
         self._stop = stop
         self._records = ExecutionRecords.of(configuration)
+        self._claims = self._records.claims
         store = open_store(configuration)
         self._store = store.deferred()
         self._jobs = JobOperations(self._records, store, configuration)
-        self._claims = BatchClaims(RedisConnection.of(configuration), self._store)
         self._held: list[Claim] = [first]
-        self.heartbeat = BatchHeartbeat(self._records.claims, configuration.lease_seconds)
+        self.heartbeat = BatchHeartbeat(self._claims, configuration.lease_seconds)
 
     def claim(self, count: int) -> list[Claim]:
+        """Claim up to `count` further runs of the study."""
         return self._retry_redis(lambda: self._claims.claim_more(self._first, count))
 
     def hand_back_all(self) -> None:
+        """Return every run that has not ended to the queue."""
         for claim in self._held:
             report_outcome(self._claims, self._jobs, claim, None)
 
     def run(self, claims: Sequence[Claim]) -> tuple[float, float]:
-        """Run them one after another; those that succeed end together. Gives the seconds of computing, of storing."""
+        """Run the claims one after another, then end those that succeeded together.
+
+        Returns
+        -------
+        computing, storing : float
+            Seconds that each of the two has taken.
+        """
         started = time.monotonic()
         self._held = list(claims)
         self.heartbeat.hold(claims)
-        ended: list[tuple[Claim, Ended, Resolved, list[Progress]]] = []
+        ended: list[FinishedRun] = []
         for claim in claims:
             if self._stop.is_set():
                 break
             heartbeat = self.heartbeat.begin(claim)
-            self._claims.last_resolved = None
-            progress = BatchProgress(self._claims, claim, heartbeat)
-            attempt = Attempt(
-                claim, self._claims, self._store, self._configuration, heartbeat, progress, self._stop.is_set
+            sink = BatchSink(self._claims, claim, heartbeat, self._store)
+            outcome = outcome_of(
+                Attempt(claim, self._claims, self._store, self._configuration, heartbeat, sink, self._stop.is_set)
             )
-            outcome, resolved = outcome_of(attempt), self._claims.last_resolved
-            if isinstance(outcome, Ended) and not outcome.cancelled and resolved is not None and progress.rows:
-                ended.append((claim, outcome, resolved, progress.rows))
+            if isinstance(outcome, Ended) and not outcome.cancelled and sink.resolved is not None and sink.rows:
+                ended.append(FinishedRun(claim, outcome, sink.resolved, sink.rows))
             else:
-                self._report(claim, outcome, progress, heartbeat)
+                self._report(claim, outcome, sink, heartbeat)
         computed = time.monotonic()
         try:
             self._end(ended)
@@ -206,11 +178,9 @@ class Batch:
             self._release(claim)
         return computed - started, time.monotonic() - computed
 
-    def _report(
-        self, claim: Claim, outcome: Ended | JobError | None, progress: BatchProgress, heartbeat: Heartbeat
-    ) -> None:
-        """A run that did not succeed, or has to go on elsewhere, like any other job."""
-        self._retry_redis(progress.publish)
+    def _report(self, claim: Claim, outcome: Ended | JobError | None, sink: BatchSink, heartbeat: Heartbeat) -> None:
+        """Report a run that did not succeed, or that another process must go on with, like any other job."""
+        self._retry_redis(sink.publish)
         if heartbeat.lost:
             self._retry_redis(lambda: discard_late_files(self._jobs, claim.job_id))
         else:
@@ -218,19 +188,19 @@ class Batch:
             self._retry_redis(lambda: report_outcome(self._claims, self._jobs, claim, outcome))
         self._release(claim)
 
-    def _end(self, ended: Sequence[tuple[Claim, Ended, Resolved, list[Progress]]]) -> None:
-        """Store the histories, flush everything once, and end all runs in one step."""
-        if not ended:
+    def _end(self, finished: Sequence[FinishedRun]) -> None:
+        """Store the histories, flush all files at once, and end all runs in one step."""
+        if not finished:
             return
-        ids = [claim.job_id for claim, *_ in ended]
+        ids = [run.claim.job_id for run in finished]
         changes = self._retry_redis(lambda: self._records.events.changes_of(ids))
         runs = []
-        for (claim, outcome, resolved, rows), before in zip(ended, changes, strict=True):
+        for (claim, outcome, resolved, rows), before in zip(finished, changes, strict=True):
             if outcome.result is None or outcome.measures is None:
                 raise RuntimeError("a run ended without a result")
-            files = self._store.job(claim.job_id)
-            last = rows[-1]
-            files.save_history(self._all_rows(claim, rows), [*before, *_last_changes(claim, last)])
+            files, last, missing = self._store.job(claim.job_id), rows[-1], rows[0].iteration - 1
+            earlier = self._records.events.history(claim.job_id, 0, missing) if missing else []
+            files.save_history([*earlier, *rows], [*before, *_final_events(claim, last)])
             runs.append(EndedRun(claim, outcome.result, outcome.measures, resolved, last, files.nbytes()))
         self._store.flush()
         answers = self._retry_redis(lambda: self._claims.finish_many(runs))
@@ -240,11 +210,6 @@ class Batch:
                 self._retry_redis(partial(discard_late_files, self._jobs, run.claim.job_id))
             self._release(run.claim)
 
-    def _all_rows(self, claim: Claim, rows: list[Progress]) -> list[Progress]:
-        """With those that an attempt before this one has published."""
-        missing = rows[0].iteration - 1
-        return [*self._records.events.history(claim.job_id, 0, missing), *rows] if missing else rows
-
     def _release(self, claim: Claim) -> None:
         self.heartbeat.release(claim)
         self._held = [held for held in self._held if held is not claim]
@@ -253,8 +218,8 @@ class Batch:
         return retry_redis(call, self._stop)
 
 
-def _last_changes(claim: Claim, last: Progress) -> list[Event]:
-    """The events that the end of a run makes, as the record counts them."""
+def _final_events(claim: Claim, last: Progress) -> list[Event]:
+    """Return the events that the end of a run publishes, with the ids that the record gives them."""
     state = f'{{"state":"succeeded","attempt":{claim.attempt}}}'
     return [
         Event(id=f"{last.iteration}-1", kind="state", payload=state),

@@ -40,15 +40,15 @@ def run_job(claim: Claim, configuration: Configuration) -> None:
     claims, jobs = records.claims, JobOperations(records, store, configuration)
     with (
         Heartbeat(claims, claim, configuration.lease_seconds) as heartbeat,
-        LiveSink(claims, claim, heartbeat) as progress,
+        LiveSink(claims, claim, heartbeat) as sink,
         exit_after_grace_period(
             lambda: report_outcome(claims, jobs, claim, None), claim.job_id, stop, grace_seconds(configuration)
         ),
     ):
         kind = TASKS[claim.task]
-        attempt = kind(claim, claims, store, configuration, heartbeat, progress, stop.is_set)
+        attempt = kind(claim, claims, store, configuration, heartbeat, sink, stop.is_set)
         outcome = outcome_of(attempt)
-        retry_redis(progress.flush, stop)
+        retry_redis(sink.flush, stop)
         if heartbeat.lost:
             retry_redis(lambda: discard_late_files(jobs, claim.job_id), stop)
         else:

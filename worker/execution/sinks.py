@@ -1,23 +1,50 @@
-"""Progress of a running job: its iterations are published in batches, by a thread of their own; before the first, how
-far it is being prepared."""
+"""Sinks for the progress of an attempt: published live by a thread, or kept until the end of a short run."""
 
+import logging
 import threading
 import time
 from collections import deque
+from contextlib import suppress
+from typing import Protocol
 
+from sparse_ncp.solvers.runtime import Resolved
 from sparse_ncp.worker.contract import Claim, Preparation, Progress
 from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.execution.heartbeat import Heartbeat
 from sparse_ncp.worker.records.claims import ClaimRecords
+from sparse_ncp.worker.store.store import Store
 
+# Pause between two batches of iterations, and the most iterations in one.
 BATCH_SECONDS = 0.1
 BATCH_ROWS = 500
-# How often a preparation is told of, the first time after so long: most take less.
+# The progress of a preparation is published at this interval. Most preparations are shorter and never appear.
 PREPARATION_SECONDS = 0.5
+# A run of a batch that takes longer than this publishes its iterations like any other run.
+LIVE_AFTER_SECONDS = 0.5
+log = logging.getLogger("ncp.job")
+
+
+class ProgressSink(Protocol):
+    """Receiver of the progress of one attempt."""
+
+    def publish_preparation(self, preparation: Preparation | None) -> None:
+        """Publish how far the first sweep is prepared; None once the preparation has ended."""
+
+    def put(self, row: Progress) -> None:
+        """Accept the next iteration."""
+
+    def publish_resolved(self, resolved: Resolved) -> None:
+        """Publish the settings that depended on the method or on the tensor."""
+
+    def publish_diagnosing(self) -> None:
+        """Publish that only the diagnosis is left."""
+
+    def save_checkpoint(self, name: str, iteration: int) -> bool:
+        """Point the job's record to a stored checkpoint; return False if the claim was lost."""
 
 
 class LiveSink:
-    """Publishes what the solver puts in, in a thread, until the context ends or the claim is lost."""
+    """Publish progress from a thread, in batches, until the context ends or the claim is lost."""
 
     def __init__(self, claims: ClaimRecords, claim: Claim, heartbeat: Heartbeat) -> None:
         self._claims = claims
@@ -39,18 +66,35 @@ class LiveSink:
         self._done.set()
         self._thread.join()
 
-    def prepare(self, preparation: Preparation | None) -> None:
-        """How far the first sweep is being prepared, which the thread tells now and then; None once it has ended."""
+    def publish_preparation(self, preparation: Preparation | None) -> None:
+        """Leave the preparation for the thread, which publishes it at intervals."""
         self._preparing = preparation
 
     def put(self, row: Progress) -> None:
-        """Add a row, which the thread will send: this costs the solver nothing."""
+        """Leave the iteration for the thread, at no cost to the solver."""
         self._rows.append(row)
 
+    def publish_resolved(self, resolved: Resolved) -> None:
+        """Publish the resolved settings; without Redis the next attempt does, and the result has them anyway."""
+        try:
+            self._claims.publish_resolved(self._claim, resolved)
+        except Unavailable as error:
+            log.warning("job %s: could not publish the resolved settings: %s", self._claim.job_id, error)
+
+    def publish_diagnosing(self) -> None:
+        """Publish the phase; without Redis it stays that of the last sweep."""
+        try:
+            self._claims.publish_diagnosing(self._claim)
+        except Unavailable as error:
+            log.warning("job %s: could not publish the phase: %s", self._claim.job_id, error)
+
+    def save_checkpoint(self, name: str, iteration: int) -> bool:
+        return self._claims.save_checkpoint(self._claim, name, iteration)
+
     def flush(self) -> None:
-        """Send what is left, now."""
+        """Publish everything that is left, now."""
         with self._sending:
-            self._publish_preparation()
+            self._send_preparation()
             while self._rows and not self._heartbeat.lost:
                 self._send()
 
@@ -58,16 +102,16 @@ class LiveSink:
         while not self._done.wait(BATCH_SECONDS) and not self._heartbeat.lost:
             with self._sending:
                 try:
-                    self._publish_preparation()
+                    self._send_preparation()
                     self._send()
                     while len(self._rows) > BATCH_ROWS and not self._heartbeat.lost:
                         self._send()
                 except Unavailable:
-                    # The rows stay; the heartbeat logs that Redis is away.
+                    # The rows stay; the heartbeat logs that Redis is unavailable.
                     continue
 
-    def _publish_preparation(self) -> None:
-        """Tell what has changed, but not too often; that it is over, at once."""
+    def _send_preparation(self) -> None:
+        """Publish a change of the preparation, at intervals; its end at once."""
         now, preparing = time.monotonic(), self._preparing
         if preparing == self._published_preparation or (preparing is not None and now < self._publish_from):
             return
@@ -76,8 +120,62 @@ class LiveSink:
             self._published_preparation, self._publish_from = preparing, now + PREPARATION_SECONDS
 
     def _send(self) -> None:
-        """Send one batch. An empty one still finds out whether the owner cancelled; one sent twice counts once."""
-        batch = [self._rows[place] for place in range(min(len(self._rows), BATCH_ROWS))]
+        """Send one batch. An empty one still finds out about a cancellation; one that is sent twice counts once."""
+        batch = [self._rows[index] for index in range(min(len(self._rows), BATCH_ROWS))]
         self._heartbeat.apply(self._claims.publish(self._claim, batch))
         for _ in batch:
             self._rows.popleft()
+
+
+class BatchSink:
+    """Keep the iterations of a short run, which ends together with others.
+
+    A run that takes longer than expected is published live, apart from its latest iterations.
+
+    Attributes
+    ----------
+    rows : list of Progress
+        All iterations of this attempt.
+    resolved : Resolved or None
+        The resolved settings, once the first sweep has ended.
+    """
+
+    def __init__(self, claims: ClaimRecords, claim: Claim, heartbeat: Heartbeat, store: Store) -> None:
+        self.rows: list[Progress] = []
+        self.resolved: Resolved | None = None
+        self._claims = claims
+        self._claim = claim
+        self._heartbeat = heartbeat
+        self._store = store
+        self._sent = 0
+        self._due = time.monotonic() + LIVE_AFTER_SECONDS
+
+    def publish_preparation(self, preparation: Preparation | None) -> None:
+        """Ignore the preparation: it is over before anyone could see it."""
+
+    def put(self, row: Progress) -> None:
+        """Keep the iteration; if the run takes long, publish those before it."""
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + BATCH_SECONDS
+            with suppress(Unavailable):  # they are sent with the next
+                self.publish()
+        self.rows.append(row)
+
+    def publish_resolved(self, resolved: Resolved) -> None:
+        """Keep the resolved settings, which are stored with the result."""
+        self.resolved = resolved
+
+    def publish_diagnosing(self) -> None:
+        """Ignore the phase of a short run."""
+
+    def save_checkpoint(self, name: str, iteration: int) -> bool:
+        """Flush the deferred files first: a record must not point to a file that a power failure would lose."""
+        self._store.flush()
+        return self._claims.save_checkpoint(self._claim, name, iteration)
+
+    def publish(self) -> None:
+        """Publish all iterations so far."""
+        while self._sent < len(self.rows) and not self._heartbeat.lost:
+            batch = self.rows[self._sent : self._sent + BATCH_ROWS]
+            self._heartbeat.apply(self._claims.publish(self._claim, batch))
+            self._sent += len(batch)

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from functools import partial
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -13,7 +14,7 @@ from sparse_ncp.solvers.studies.choice import choose
 from sparse_ncp.solvers.studies.settings import ChoiceSettings, ComparisonSettings
 from sparse_ncp.solvers.studies.state import Choice, ChoiceState
 from sparse_ncp.solvers.studies.validation import checks, run_check
-from sparse_ncp.worker.errors import StoreFull, StoreUnavailable, Unavailable
+from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.execution.attempt import Attempt, Ended
 from sparse_ncp.worker.study_contract import ChoiceFound
 
@@ -28,12 +29,12 @@ class ChoiceAttempt(Attempt):
     _reached: ChoiceState | None = None
 
     def _run(self) -> Ended | None:
-        self._verify(self._claim.sha256)
-        self._progress.prepare(None)  # from here on the study tells how far it is
+        self._inputs.verify(partial(self._report_preparation, "check"))
+        self._sink.publish_preparation(None)  # from here on the study tells how far it is
         started = time.monotonic() - self._claim.spent_seconds
         self._heartbeat.compute_clock.run_from(self._claim.spent_seconds)
-        tensor = self._retry_storage(lambda: self._store.open_tensor(self._claim.sha256))
-        self._reached = self._retry_storage(self._last_choice)
+        tensor = self._inputs.open_tensor()
+        self._reached = self._retry(self._last_choice)
         settings = ChoiceSettings.model_validate_json(str(self._claim.study_request))
         limit = self._claim.settings.stop.max_seconds
         for state in choose(tensor, settings, resume=self._reached, threads=self._configuration.threads_per_job):
@@ -56,39 +57,37 @@ class ChoiceAttempt(Attempt):
             raise RuntimeError("the choice ended without an outcome")
         self._keep(outcome)
         norm = float(np.linalg.norm(np.asarray(tensor, np.float64)))
-        chosen = _as_state(outcome, self._claim.settings, norm, time.monotonic() - started)
-        self._publish(chosen, chosen.iteration)
+        chosen = self._annotate(_as_state(outcome, self._claim.settings, norm, time.monotonic() - started))
+        self._publish(chosen)
         return self._end(chosen)
 
     def _end_before_first_sweep(self) -> Ended:
         return Ended(None, cancelled=True)
 
     def _last_choice(self) -> ChoiceState | None:
-        """Where the attempt before this one had come to; None if that is gone, damaged or of another version."""
+        """Load the last checkpoint of the choice; None if there is none that can be used."""
         name = self._claim.checkpoint
         content = None if name is None else self._files.study_checkpoint(name)
         try:
-            return None if content is None else ChoiceState.from_bytes(content)
+            if content is not None:
+                return ChoiceState.from_bytes(content)
         except InvalidInput:
-            log.warning("job %s: its checkpoint is damaged, it starts from the beginning", self._claim.job_id)
-            return None
+            pass
+        if name is not None:
+            self._note_unusable_checkpoint(name)
+        return None
 
     def _checkpoint(self, state: State) -> None:
         """While the chosen model is diagnosed: the choice, not the model, is what goes on."""
         self._checkpoint_choice()
 
     def _checkpoint_choice(self) -> None:
-        if self._reached is None:
-            return
-        started = time.monotonic()
-        place = int(PARTS * self._reached.progress)
-        try:
-            name = self._files.save_study_checkpoint(self._claim.fence, place, self._reached.to_bytes())
-            if self._claims.save_checkpoint(self._claim, name, place):
-                self._files.drop_checkpoints(keep=name)
-        except (StoreFull, StoreUnavailable, Unavailable) as error:
-            log.warning("job %s: no checkpoint: %s", self._claim.job_id, error)
-        self._schedule_checkpoint(started)
+        reached = self._reached
+        if reached is not None:
+            place = int(PARTS * reached.progress)
+            self._save_checkpoint(
+                lambda: self._files.save_study_checkpoint(self._claim.fence, place, reached.to_bytes()), place
+            )
 
     def _publish_choosing(self, state: ChoiceState) -> None:
         """Without Redis the next step is told of, or none: the study ends with the same advice."""
@@ -135,9 +134,9 @@ class ValidationAttempt(Attempt):
     """Makes the checks of a comparison, one after another; what they have found is kept in the study."""
 
     def _run(self) -> Ended | None:
-        self._verify(self._claim.sha256)
-        self._progress.prepare(None)  # from here on the study tells how far it is
-        tensor = self._retry_storage(lambda: self._store.open_tensor(self._claim.sha256))
+        self._inputs.verify(partial(self._report_preparation, "check"))
+        self._sink.publish_preparation(None)  # from here on the study tells how far it is
+        tensor = self._inputs.open_tensor()
         self._heartbeat.compute_clock.run_from(self._claim.spent_seconds)
         grid, found = (
             ComparisonSettings.model_validate_json(str(self._claim.study_request)),
