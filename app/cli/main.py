@@ -86,8 +86,8 @@ def api(
     )
     _check_redis("api", configuration)
     with no_garbage_collection():
-        from sparse_ncp.app.server.api import run_api
         from sparse_ncp.app.server.data_folder import check_records
+        from sparse_ncp.app.server.http.api import run_api
 
     if fd is None:
         check_address(configuration)

@@ -133,7 +133,7 @@ def loaded_by(statement: str) -> set[str]:
             {"celery", "fastapi", "numpy", "redis", "rich", "scipy", "starlette", "uvicorn"},
         ),
         ("sparse_ncp.worker.execution.celery_worker", {"fastapi", "rich", "starlette", "uvicorn"}),
-        ("sparse_ncp.app.server.api", {"celery", "numba", "rich", "scipy"}),
+        ("sparse_ncp.app.server.http.api", {"celery", "numba", "rich", "scipy"}),
     ],
 )
 def test_a_command_loads_only_what_it_needs(module: str, others: set[str]) -> None:

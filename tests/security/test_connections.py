@@ -100,7 +100,7 @@ def test_the_api_may_open_as_many_files_as_its_hard_limit_allows() -> None:
     program = (
         "import resource; _, hard = resource.getrlimit(resource.RLIMIT_NOFILE);"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard));"
-        "from sparse_ncp.app.server.connection_limits import raise_file_limit; files = raise_file_limit();"
+        "from sparse_ncp.app.server.http.connection_limits import raise_file_limit; files = raise_file_limit();"
         "assert files == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(hard, 65536), files"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from sparse_ncp.app.server.connection import LARGE_BODY
+from sparse_ncp.app.server.http.connection import LARGE_BODY
 from sparse_ncp.app.streaming.upload import CHUNK
 from sparse_ncp.worker.store.uploads import LocalUpload
 from tests.support.api import Api, http_client, npy, planted, running_api, submit, upload

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from sparse_ncp.app.auth.api_keys import ApiKeys
 from sparse_ncp.app.auth.authenticate import Caller, Identify, local_caller
 from sparse_ncp.app.main import create_app
-from sparse_ncp.app.server.api import Server, uvicorn_config
-from sparse_ncp.app.server.connection_limits import raise_file_limit
+from sparse_ncp.app.server.http.api import Server, uvicorn_config
+from sparse_ncp.app.server.http.connection_limits import raise_file_limit
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.owner_limits import Limits
 from tests.support.stack import wait_for

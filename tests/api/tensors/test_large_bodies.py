@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
-from sparse_ncp.app.server.connection import LARGE_BODY, Connection
+from sparse_ncp.app.server.http.connection import LARGE_BODY, Connection
 from sparse_ncp.app.streaming.upload import CHUNK
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.errors import StoreFull

@@ -13,7 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
-from sparse_ncp.app.server.connection import LARGE_PIECE
+from sparse_ncp.app.server.http.connection import LARGE_PIECE
 from sparse_ncp.worker.config import Configuration
 from tests.support.api import Api, npy, planted, refused, submit, upload
 from tests.support.stack import wait_for

@@ -12,9 +12,9 @@ from uvicorn.middleware.proxy_headers import _TrustedHosts
 from sparse_ncp.app.auth.api_keys import ApiKeys
 from sparse_ncp.app.main import create_app
 from sparse_ncp.app.server.bind import bind_socket
-from sparse_ncp.app.server.connection import Connection
-from sparse_ncp.app.server.connection_limits import ConnectionLimits, raise_file_limit
 from sparse_ncp.app.server.errors import NotReady
+from sparse_ncp.app.server.http.connection import Connection
+from sparse_ncp.app.server.http.connection_limits import ConnectionLimits, raise_file_limit
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.logs import configure_logging
 from sparse_ncp.worker.processes import wait_for_start

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from sparse_ncp.app.errors.problem import problem
-from sparse_ncp.app.server.buffered_body import BufferedBody
-from sparse_ncp.app.server.connection_limits import ConnectionLimits
+from sparse_ncp.app.server.http.buffered_body import BufferedBody
+from sparse_ncp.app.server.http.connection_limits import ConnectionLimits
 from sparse_ncp.app.streaming.body import EXTENSION
 
 HEADER_BYTES = 32 << 10
