@@ -27,13 +27,13 @@ class Submissions:
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append((submission, answer))
         if self._writing is None:
-            self._writing = asyncio.create_task(self._write())
+            self._writing = asyncio.create_task(self._drain())
         outcome: Submitted | Exception = await answer
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
-    async def _write(self) -> None:
+    async def _drain(self) -> None:
         """Until nobody waits."""
         try:
             while self._waiting:

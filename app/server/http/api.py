@@ -77,5 +77,5 @@ def uvicorn_config(app: FastAPI, configuration: Configuration, files: int) -> uv
         server_header=False,
     )
     is_proxy = _TrustedHosts(config.forwarded_allow_ips).__contains__  # whose X-Forwarded-For uvicorn believes
-    LimitedConnection.limits = ConnectionLimits.of(configuration, files, is_proxy, app.state.metrics.crowded)
+    LimitedConnection.limits = ConnectionLimits.from_configuration(configuration, files, is_proxy, app.state.metrics.crowded)
     return config

@@ -53,7 +53,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         if self.has_caller():
-            self.limits.recognize(self)
+            self.limits.mark_authenticated(self)
         if self._in_body and not self.transport.is_closing():  # refused: from now on it has time to read that
             self._start_timer()
         super().on_response_complete()

@@ -58,13 +58,13 @@ class ConnectionLimits:
         self._is_proxy = is_proxy
         self._count = count
         self._open: set[Limited] = set()
-        self._strangers: dict[Limited, None] = {}  # without a caller so far, the oldest first
+        self._unauthenticated: dict[Limited, None] = {}  # without a caller so far, the oldest first
         self._addresses: Counter[str | None] = Counter()
         self._logged_at = -LOG_SECONDS
         self._closed = 0
 
     @classmethod
-    def of(
+    def from_configuration(
         cls,
         configuration: Configuration,
         files: int,
@@ -80,18 +80,18 @@ class ConnectionLimits:
         if bound is not None and not self._make_room(connection.address if bound == "address" else None, bound):
             return False
         self._open.add(connection)
-        self._strangers[connection] = None
+        self._unauthenticated[connection] = None
         self._addresses[connection.address] += 1
         return True
 
     def remove(self, connection: Limited) -> None:
         self._open.discard(connection)
-        self.recognize(connection)
+        self.mark_authenticated(connection)
 
-    def recognize(self, connection: Limited) -> None:
+    def mark_authenticated(self, connection: Limited) -> None:
         """It has a caller, and does not count for its address any more."""
-        if connection in self._strangers:
-            del self._strangers[connection]
+        if connection in self._unauthenticated:
+            del self._unauthenticated[connection]
             self._addresses[connection.address] -= 1
             if not self._addresses[connection.address]:
                 del self._addresses[connection.address]
@@ -99,25 +99,25 @@ class ConnectionLimits:
     def _bound_reached(self, address: str | None) -> Bound | None:
         if self._addresses[address] >= self._per_address and not self._is_proxy(address):
             return "address"
-        if len(self._open) >= self._in_all or len(self._strangers) >= self._without_key:
+        if len(self._open) >= self._in_all or len(self._unauthenticated) >= self._without_key:
             return "all"
         return None
 
     def _make_room(self, address: str | None, bound: Bound) -> bool:
         """Close the oldest idle connection without a caller, of one address if it is given; whether there was one."""
-        for connection in list(self._strangers):
+        for connection in list(self._unauthenticated):
             if connection.has_caller():
-                self.recognize(connection)
+                self.mark_authenticated(connection)
         if self._bound_reached(address) is None:
             return True
-        candidates = (one for one in self._strangers if address is None or one.address == address)
-        victim = next((one for one in candidates if one.is_idle()), None)
+        candidates = (one for one in self._unauthenticated if address is None or one.address == address)
+        evicted = next((one for one in candidates if one.is_idle()), None)
         self._count(bound)
         self._log(bound, address)
-        if victim is None:
+        if evicted is None:
             return False
-        self.remove(victim)
-        victim.close_idle()
+        self.remove(evicted)
+        evicted.close_idle()
         return True
 
     def _log(self, bound: Bound, address: str | None) -> None:
