@@ -1,6 +1,6 @@
 """Dependencies of routes, as annotated types: the caller, and what the application makes once."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
 from fastapi.dependencies.models import Dependant
@@ -63,54 +63,23 @@ def _query_names(dependant: Dependant) -> list[str]:
     return [field.alias for field in dependant.query_params] + inner
 
 
-async def _records(request: Request) -> _Records:
-    found: _Records = request.app.state.records
-    return found
+def _from_state(name: str) -> Any:
+    """Return a dependency on `app.state.<name>`, which the application sets once."""
 
+    async def get(request: Request) -> Any:
+        return getattr(request.app.state, name)
 
-async def _store(request: Request) -> _Store:
-    found: _Store = request.app.state.store
-    return found
-
-
-async def _tensors(request: Request) -> TensorOperations:
-    found: TensorOperations = request.app.state.tensors
-    return found
-
-
-async def _jobs(request: Request) -> JobOperations:
-    found: JobOperations = request.app.state.jobs
-    return found
-
-
-async def _models(request: Request) -> ModelOperations:
-    found: ModelOperations = request.app.state.models
-    return found
-
-
-async def _studies(request: Request) -> StudyOperations:
-    found: StudyOperations = request.app.state.studies
-    return found
-
-
-async def _broadcaster(request: Request) -> _Broadcaster:
-    found: _Broadcaster = request.app.state.broadcaster
-    return found
-
-
-async def _configuration(request: Request) -> Configuration:
-    found: Configuration = request.app.state.configuration
-    return found
+    return Depends(get)
 
 
 Owner = Annotated[str, Depends(_owner)]
 Caller = Annotated[_Caller, Depends(_caller)]
 Admin = Annotated[_Caller, Depends(_admin)]
-Records = Annotated[_Records, Depends(_records)]
-Store = Annotated[_Store, Depends(_store)]
-Tensors = Annotated[TensorOperations, Depends(_tensors)]
-Jobs = Annotated[JobOperations, Depends(_jobs)]
-Models = Annotated[ModelOperations, Depends(_models)]
-Studies = Annotated[StudyOperations, Depends(_studies)]
-Broadcaster = Annotated[_Broadcaster, Depends(_broadcaster)]
-Config = Annotated[Configuration, Depends(_configuration)]
+Records = Annotated[_Records, _from_state("records")]
+Store = Annotated[_Store, _from_state("store")]
+Tensors = Annotated[TensorOperations, _from_state("tensors")]
+Jobs = Annotated[JobOperations, _from_state("jobs")]
+Models = Annotated[ModelOperations, _from_state("models")]
+Studies = Annotated[StudyOperations, _from_state("studies")]
+Broadcaster = Annotated[_Broadcaster, _from_state("broadcaster")]
+Config = Annotated[Configuration, _from_state("configuration")]

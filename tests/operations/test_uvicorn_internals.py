@@ -87,8 +87,6 @@ def test_uvicorn_still_has_the_internals_that_the_server_needs(objects: dict[str
 
 def test_a_body_is_collected_where_the_server_looks_for_it(objects: dict[str, Any]) -> None:
     assert objects["body"] == b"ab", f"the start of a body is kept elsewhere: see {WHERE['cycle']}"
-    assert not objects["cycle"].response_started
-    assert not objects["cycle"].disconnected
 
 
 def test_status_lines_are_bytes() -> None:
