@@ -115,16 +115,16 @@ def test_without_a_worker_the_server_is_not_ready_but_takes_jobs(api: Api, clien
 def test_a_missing_initial_job_is_named_where_it_was_written(client: httpx.Client) -> None:
     tensor = upload(client, planted(5, 4, 3))
     body = {"tensor_id": tensor["id"], "rank": 2, "method": "hals", "initial": {"job_id": "none"}}
-    told = refused(client.post("/v1/jobs", json=body), 404)
-    assert [error["field"] for error in told["errors"]] == ["initial.job_id"]
+    reported = refused(client.post("/v1/jobs", json=body), 404)
+    assert [error["field"] for error in reported["errors"]] == ["initial.job_id"]
     assert [error["field"] for error in refused(client.get("/v1/jobs/none"), 404)["errors"]] == ["job_id"]
 
 
 def test_a_mode_that_the_tensor_has_not_is_named_mode(client_with_worker: httpx.Client) -> None:
     job = submit(client_with_worker, upload(client_with_worker, planted(5, 4, 3))["id"])
     finished(client_with_worker, job["id"])
-    told = refused(client_with_worker.get(f"/v1/jobs/{job['id']}/factors/4"), 404)
-    assert [(error["field"], error["problem"]) for error in told["errors"]] == [("mode", "there is no factor A4")]
+    reported = refused(client_with_worker.get(f"/v1/jobs/{job['id']}/factors/4"), 404)
+    assert [(error["field"], error["problem"]) for error in reported["errors"]] == [("mode", "there is no factor A4")]
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_a_mode_that_the_tensor_has_not_is_named_mode(client_with_worker: httpx.
     ],
 )
 def test_an_unsupported_body_is_told_what_to_send(client: httpx.Client, path: str, headers: dict[str, str]) -> None:
-    told = refused(client.post(path, content=b"{}", headers=headers), 415, "unsupported-media")
-    assert told["remedy"].startswith("send ")
-    assert not told["detail"].startswith("Application")
+    reported = refused(client.post(path, content=b"{}", headers=headers), 415, "unsupported-media")
+    assert reported["remedy"].startswith("send ")
+    assert not reported["detail"].startswith("Application")
 
 
 @pytest.mark.parametrize(
@@ -159,10 +159,10 @@ def test_text_is_no_number_and_a_number_no_truth_value(
 ) -> None:
     tensor = upload(client, planted(5, 4, 3))
     body = {"tensor_id": tensor["id"], "rank": 2, "method": "hals", **fields}
-    told = refused(client.post("/v1/jobs", json=body), 422)
-    assert [error["field"] for error in told["errors"]] == [field]
-    assert told["errors"][0]["remedy"].startswith("give ")
-    assert "without quotes" in told["errors"][0]["remedy"]
+    reported = refused(client.post("/v1/jobs", json=body), 422)
+    assert [error["field"] for error in reported["errors"]] == [field]
+    assert reported["errors"][0]["remedy"].startswith("give ")
+    assert "without quotes" in reported["errors"][0]["remedy"]
 
 
 def asked(client: httpx.Client, **fields: object) -> dict[str, object]:

@@ -46,16 +46,16 @@ def test_an_estimate_has_every_reason_for_which_the_job_would_be_refused(client:
     assert found.json()["refused"] == refused(client.post("/v1/jobs", json=body), 422)["errors"]
     assert {problem["field"] for problem in found.json()["refused"]} >= {"rank", "beta", "mask.tensor_id"}
     body = {name: value for name, value in body.items() if name != "mask"}
-    told = client.post("/v1/jobs/estimate", json=body).json()
-    assert told["refused"] == refused(client.post("/v1/jobs", json=body), 422)["errors"]
-    assert {problem["field"] for problem in told["refused"]} == {
+    reported = client.post("/v1/jobs/estimate", json=body).json()
+    assert reported["refused"] == refused(client.post("/v1/jobs", json=body), 422)["errors"]
+    assert {problem["field"] for problem in reported["refused"]} == {
         "rank",
         "beta",
         "missing",
         "negative",
         "initial.job_id",
     }
-    assert told["memory"]["needed_bytes"] > told["memory"]["limit_bytes"]
+    assert reported["memory"]["needed_bytes"] > reported["memory"]["limit_bytes"]
 
 
 def test_a_body_that_is_no_job_is_refused_as_when_it_is_submitted(

@@ -275,9 +275,9 @@ def test_a_reader_that_stops_reading_is_closed_and_resumes_where_it_was(
         received = _read_all(slow)
     end(records, claim)
     seen = re.findall(r"id: (\S+)\nevent: (\w+)\ndata: .*\n\n", received.decode())
-    told = [int(place.split("-")[0]) for place, kind in seen if kind == "progress"]
-    assert told[-1] < last
-    assert told + iterations(list(events(caller, claim.job_id, seen[-1][0]))) == list(range(1, last + 1))
+    reported = [int(place.split("-")[0]) for place, kind in seen if kind == "progress"]
+    assert reported[-1] < last
+    assert reported + iterations(list(events(caller, claim.job_id, seen[-1][0]))) == list(range(1, last + 1))
 
 
 def _publish_until_closed(records: ExecutionRecords, claim: Claim, running: Api) -> int:

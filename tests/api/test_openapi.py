@@ -75,10 +75,10 @@ def test_every_route_tells_its_refusals(client: httpx.Client) -> None:
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            error_responses = {int(s): told for s, told in operation["responses"].items() if int(s) >= 400}
+            error_responses = {int(s): reported for s, reported in operation["responses"].items() if int(s) >= 400}
             assert path == "/healthz" or {422, 500, 503} <= error_responses.keys(), (method, path)
             assert "{" not in path or 404 in error_responses, (method, path)
-            assert all(told["content"] == problem for told in error_responses.values()), (method, path)
+            assert all(reported["content"] == problem for reported in error_responses.values()), (method, path)
             assert error_responses.keys() <= DESCRIPTIONS.keys()
     assert "HTTPValidationError" not in document["components"]["schemas"]
     assert "Problem" in document["components"]["schemas"]
@@ -99,9 +99,9 @@ def test_the_job_schema_is_the_solvers_own(client: httpx.Client) -> None:
 
 
 def test_the_methods_are_those_of_the_registry(client: httpx.Client) -> None:
-    told = {method["name"]: method for method in client.get("/v1/methods").json()}
-    assert list(told) == list(METHODS)
-    assert all(told[name]["monotone"] == method.monotone for name, method in METHODS.items())
+    reported = {method["name"]: method for method in client.get("/v1/methods").json()}
+    assert list(reported) == list(METHODS)
+    assert all(reported[name]["monotone"] == method.monotone for name, method in METHODS.items())
 
 
 def test_no_default_stands_in_the_way_of_a_preset(client: httpx.Client) -> None:
@@ -155,7 +155,7 @@ def test_a_download_declares_what_it_holds(client: httpx.Client, path: str, type
     responses = client.get("/openapi.json").json()["paths"][path]["get"]["responses"]
     for status in ("200", "206"):
         assert responses[status]["content"].keys() == types
-        assert all(told["schema"]["format"] == "binary" for told in responses[status]["content"].values())
+        assert all(reported["schema"]["format"] == "binary" for reported in responses[status]["content"].values())
 
 
 @pytest.mark.parametrize(
@@ -197,13 +197,13 @@ def test_a_generated_client_runs_what_the_preset_says(api_with_worker: Api, tmp_
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    told = json.loads(ran.stdout)
-    settings, given = told["job"]["settings"], dict(RECOMMENDED)
+    reported = json.loads(ran.stdout)
+    settings, given = reported["job"]["settings"], dict(RECOMMENDED)
     assert {name: settings["stop"][name] for name in given["stop"]} == given.pop("stop")
     assert {name: settings[name] for name in given} == given
     assert (settings["stop"]["max_iterations"], settings["sparsity"]) == (200, 0.05)
-    assert told["job"]["resolved"]["penalty"] == "l1"
-    assert told["job"]["state"] == "succeeded"
+    assert reported["job"]["resolved"]["penalty"] == "l1"
+    assert reported["job"]["state"] == "succeeded"
     factors = read_factors((tmp_path / "factors.npz").read_bytes())
     expected = solve(planted(12, 10, 8), Settings.recommended(4, sparsity=0.05, stop={"max_iterations": 200}))
     assert [npy(A) for A in factors] == [npy(A) for A in expected.factors]

@@ -52,34 +52,34 @@ def ncp(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
 
 
 def test_the_command_makes_a_key_beside_a_running_server_and_takes_it_back(tmp_path: Path) -> None:
-    with server(tmp_path, min_free_bytes=1) as running, holder(running.address, None) as nobody:
-        job = submit(nobody, upload(nobody, planted(3, 3))["id"])["id"]
+    with server(tmp_path, min_free_bytes=1) as running, holder(running.address, None) as anonymous:
+        job = submit(anonymous, upload(anonymous, planted(3, 3))["id"])["id"]
         made = ncp("keys", "create", "local", "--data", running.data)
         assert made.returncode == 0, made.stderr
         assert re.fullmatch(r"ncp_[A-Za-z0-9_-]{43}\n", made.stdout)
-        refused(nobody.get("/v1/jobs"), 401, "no-key")
+        refused(anonymous.get("/v1/jobs"), 401, "no-key")
         with holder(running.address, made.stdout.strip()) as local:
             assert local.get(f"/v1/jobs/{job}").status_code == 200  # the name is the owner: what was there is found
-            told = ncp("keys", "list", "--data", running.data)
-            assert re.search(r"^local +\d{4}-\d\d-\d\d \d\d:\d\d +\d{4}-", told.stdout, re.MULTILINE)
-            assert made.stdout.strip() not in told.stdout
+            reported = ncp("keys", "list", "--data", running.data)
+            assert re.search(r"^local +\d{4}-\d\d-\d\d \d\d:\d\d +\d{4}-", reported.stdout, re.MULTILINE)
+            assert made.stdout.strip() not in reported.stdout
             gone = ncp("keys", "revoke", "local", "--data", running.data)
             assert (gone.returncode, "last key" in gone.stderr) == (0, True)
             refused(local.get("/v1/jobs"), 401, "unknown-key")
-        refused(nobody.get("/v1/jobs"), 401, "no-key")  # it does not become open again
+        refused(anonymous.get("/v1/jobs"), 401, "no-key")  # it does not become open again
         assert made.stdout.strip() not in running.log.read_text()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for another account")
 def test_a_key_made_by_root_belongs_to_the_servers_account() -> None:
     """Else the server could not read it."""
-    nobody = 65534
+    anonymous = 65534
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         (data := Path(folder) / "data").mkdir(0o700)
-        os.chown(data, nobody, nobody)
+        os.chown(data, anonymous, anonymous)
         assert ncp("keys", "create", "ann", "--data", data).returncode == 0
-        assert {path.stat().st_uid for path in (data / "keys", *(data / "keys").iterdir())} == {nobody}
+        assert {path.stat().st_uid for path in (data / "keys", *(data / "keys").iterdir())} == {anonymous}
 
 
 def test_an_address_that_others_reach_is_served_once_there_is_a_key(tmp_path: Path) -> None:
@@ -95,11 +95,11 @@ def test_an_address_that_others_reach_is_served_once_there_is_a_key(tmp_path: Pa
         try:
             found = wait_for(lambda: re.search(r"port (\d+)", (tmp_path / "log").read_text()), 30, "it")
             address = f"http://127.0.0.1:{found[1]}"
-            with holder(address, secret) as ann, holder(address, None) as nobody:
+            with holder(address, secret) as ann, holder(address, None) as anonymous:
                 assert wait_for(lambda: _answers(ann), 30, "an answer") == 200
-                refused(nobody.get("/v1/jobs"), 401)
+                refused(anonymous.get("/v1/jobs"), 401)
                 (wanted.data / "keys").rename(wanted.data / "gone")
-                refused(nobody.get("/v1/jobs"), 401)  # never open on such an address, whatever happens to the keys
+                refused(anonymous.get("/v1/jobs"), 401)  # never open on such an address, whatever happens to the keys
         finally:
             end_tree(process)
 
@@ -157,9 +157,9 @@ def test_an_open_event_stream_ends_within_a_minute_of_its_keys_revocation(
 def test_whoever_has_no_key_is_told_how_to_send_one(
     fresh: Configuration, fresh_api: Api, sent: dict[str, str], word: str
 ) -> None:
-    with new_holder(fresh, fresh_api.address, "ann"), holder(fresh_api.address, None) as nobody:
+    with new_holder(fresh, fresh_api.address, "ann"), holder(fresh_api.address, None) as anonymous:
         for method, path in (("GET", "/v1/jobs"), ("POST", "/v1/tensors"), ("PUT", "/v1/nothing"), ("GET", "/v1")):
-            answer = nobody.request(method, path, headers=sent)
+            answer = anonymous.request(method, path, headers=sent)
             problem = refused(answer, 401, word)
             assert "ncp keys create" in problem["remedy"]
             assert answer.headers["www-authenticate"].startswith("Bearer ")
@@ -175,25 +175,25 @@ def test_the_scheme_may_be_written_in_any_case(fresh: Configuration, fresh_api: 
 
 
 def test_health_and_documentation_need_no_key(fresh: Configuration, fresh_api: Api) -> None:
-    with new_holder(fresh, fresh_api.address, "ann"), holder(fresh_api.address, None) as nobody:
+    with new_holder(fresh, fresh_api.address, "ann"), holder(fresh_api.address, None) as anonymous:
         for path in ("/healthz", "/docs", "/openapi.json", "/"):
-            assert nobody.get(path, headers={"Host": "probe.example"}).status_code == 200
-        assert nobody.get("/readyz").status_code in (200, 503)
+            assert anonymous.get(path, headers={"Host": "probe.example"}).status_code == 200
+        assert anonymous.get("/readyz").status_code in (200, 503)
 
 
 @pytest.mark.parametrize(
     "host", ["localhost", "127.0.0.1:9", "[::1]:80", "LOCALHOST:1", "lab.example", "other.example:9"]
 )
 def test_an_open_server_answers_to_its_own_names(fresh_api: Api, host: str) -> None:
-    with holder(fresh_api.address, None) as nobody:
-        assert nobody.get("/v1/jobs", headers={"Host": host}).status_code == 200
+    with holder(fresh_api.address, None) as anonymous:
+        assert anonymous.get("/v1/jobs", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1", "x"])
 def test_an_open_server_refuses_a_name_that_is_not_its_own(fresh_api: Api, host: str) -> None:
     """A page of the internet may point its own name to this machine."""
-    with holder(fresh_api.address, None) as nobody:
-        problem = refused(nobody.get("/v1/jobs", headers={"Host": host}), 421, "unknown-host")
+    with holder(fresh_api.address, None) as anonymous:
+        problem = refused(anonymous.get("/v1/jobs", headers={"Host": host}), 421, "unknown-host")
         assert "NCP_ALLOWED_HOSTS" in problem["remedy"]
 
 
@@ -235,9 +235,9 @@ def test_a_wrong_command_is_one_line(
 ) -> None:
     ApiKeys(tmp_path).create("ann")
     assert main(["keys", *arguments, "--data", str(tmp_path)]) == 2
-    told = capsys.readouterr().err
-    assert told.count("\n") == 1
-    assert word in told
+    reported = capsys.readouterr().err
+    assert reported.count("\n") == 1
+    assert word in reported
     assert [key.name for key in ApiKeys(tmp_path).all()] == ["ann"]
 
 

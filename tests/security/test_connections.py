@@ -59,8 +59,8 @@ def test_a_caller_with_a_key_comes_in_where_others_hold_every_connection(
         wait_for(lambda: open_ones(others) <= IN_ALL, 10, "the oldest to be closed")
         with new_holder(configuration, behind_a_proxy.address, "ann") as ann:
             assert ann.get("/v1/jobs").status_code == 200
-            told = ann.get("/metrics").text
-            assert 'ncp_crowded_connections_total{bound="all"}' in told
+            reported = ann.get("/metrics").text
+            assert 'ncp_crowded_connections_total{bound="all"}' in reported
         assert open_ones(others) >= IN_ALL / 2
 
 

@@ -140,8 +140,8 @@ def test_what_stands_around_the_file_in_a_form_is_bounded(
 ) -> None:
     before = files(limited)
     with new_holder(limited, running.address, f"former-{len(form)}") as former:
-        told = refused(former.post("/v1/tensors", content=form, headers=FORM), 422, "bad-tensor")
-    assert problem in told["detail"]
+        reported = refused(former.post("/v1/tensors", content=form, headers=FORM), 422, "bad-tensor")
+    assert problem in reported["detail"]
     assert files(limited) == before
 
 

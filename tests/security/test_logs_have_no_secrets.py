@@ -35,9 +35,9 @@ def test_no_log_has_a_secret(tmp_path: Path, form: str) -> None:
     written = [log, *tmp_path.rglob("*.log")]
     assert len(written) >= 2
     for path in written:
-        told = path.read_text()
+        reported = path.read_text()
         for secret in (PASSWORD, ENCODED_PASSWORD, key, KEY, FOREIGN, "p4ss"):
-            assert secret not in told, f"{path.name} has {secret}"
+            assert secret not in reported, f"{path.name} has {secret}"
 
 
 @pytest.mark.parametrize(

@@ -60,14 +60,14 @@ def cookie_of(answer: httpx.Response) -> "dict[str, str | bool]":
 
 
 def test_a_key_becomes_a_cookie_that_no_script_and_no_other_site_can_use(api: Api, key: str) -> None:
-    with holder(api.address, None) as nobody:
-        assert nobody.get("/v1/session").json() == {
+    with holder(api.address, None) as anonymous:
+        assert anonymous.get("/v1/session").json() == {
             "required": True,
             "owner": None,
             "admin": False,
             "expires_at": None,
         }
-        answer = nobody.post("/v1/session", json={"key": f" {key}\n"})
+        answer = anonymous.post("/v1/session", json={"key": f" {key}\n"})
         assert answer.status_code == 201, answer.text
         cookie = cookie_of(answer)
         assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (True, "strict", "/")
@@ -75,13 +75,13 @@ def test_a_key_becomes_a_cookie_that_no_script_and_no_other_site_can_use(api: Ap
         assert "domain" not in cookie
         assert cookie["max-age"] == str(12 * 3600)
         assert key not in answer.text + str(answer.headers)
-        told = answer.json()
-        assert (told["required"], told["owner"], told["admin"]) == (True, "ann", False)
-        assert nobody.get("/v1/session").json() == told
-        tensor = upload(nobody, planted(3, 2))["id"]
+        reported = answer.json()
+        assert (reported["required"], reported["owner"], reported["admin"]) == (True, "ann", False)
+        assert anonymous.get("/v1/session").json() == reported
+        tensor = upload(anonymous, planted(3, 2))["id"]
     with holder(api.address, key) as ann:
         assert ann.get(f"/v1/tensors/{tensor}").status_code == 200
-        assert ann.get("/v1/session").json() == {**told, "expires_at": None}
+        assert ann.get("/v1/session").json() == {**reported, "expires_at": None}
 
 
 def test_the_server_keeps_neither_the_key_nor_the_token(api: Api, configuration: Configuration, key: str) -> None:
@@ -101,12 +101,12 @@ def test_behind_tls_and_below_a_path_the_cookie_is_secure_and_for_that_path(
     configuration: Configuration, key: str, headers: dict[str, str]
 ) -> None:
     below = configuration.model_copy(update={"root_path": "/ncp"})
-    with running_api(below, keys=True) as api, holder(api.address, None) as nobody:
+    with running_api(below, keys=True) as api, holder(api.address, None) as anonymous:
         sent = {**headers, "Host": "lab.example", "Sec-Fetch-Site": "same-origin"}
-        answer = nobody.post("/v1/session", json={"key": key}, headers=sent)
+        answer = anonymous.post("/v1/session", json={"key": key}, headers=sent)
         assert answer.status_code == 201, answer.text
         assert (cookie_of(answer)["secure"], cookie_of(answer)["path"]) == (True, "/ncp")
-        gone = nobody.delete("/v1/session", headers=sent)
+        gone = anonymous.delete("/v1/session", headers=sent)
         assert (cookie_of(gone)["path"], cookie_of(gone)["max-age"]) == ("/ncp", "0")
 
 
@@ -191,10 +191,10 @@ def test_nothing_is_changed_by_a_page_of_another_site(api: Api, key: str, header
 def test_no_page_of_another_site_signs_a_browser_in(api: Api, key: str, headers: dict[str, str]) -> None:
     """It would be in somebody else's session without knowing it."""
     allowed = headers.get("Origin") == HOME
-    with holder(api.address, None) as nobody:
-        answer = nobody.post("/v1/session", json={"key": key}, headers=headers)
+    with holder(api.address, None) as anonymous:
+        answer = anonymous.post("/v1/session", json={"key": key}, headers=headers)
         assert answer.status_code == (201 if allowed else 403)
-        form = nobody.post("/v1/session", data={"key": key})
+        form = anonymous.post("/v1/session", data={"key": key})
         refused(form, 415)
 
 
@@ -218,30 +218,35 @@ def test_a_key_in_the_request_comes_before_the_cookie(api: Api, configuration: C
 
 @pytest.mark.parametrize("wrong", ["ncp_wrong", "../../keys", "x" * 200])
 def test_a_wrong_key_begins_no_session(api: Api, configuration: Configuration, key: str, wrong: str) -> None:
-    with holder(api.address, None) as nobody:
-        answer = nobody.post("/v1/session", json={"key": wrong})
+    with holder(api.address, None) as anonymous:
+        answer = anonymous.post("/v1/session", json={"key": wrong})
         assert wrong not in refused(answer, 401, "unknown-key")["detail"]
         assert "set-cookie" not in answer.headers
-        assert refused(nobody.post("/v1/session", json={"key": "x" * 201}), 422)["errors"][0]["field"] == "key"
-        assert refused(nobody.post("/v1/session", json={}), 422)["errors"][0]["field"] == "key"
+        assert refused(anonymous.post("/v1/session", json={"key": "x" * 201}), 422)["errors"][0]["field"] == "key"
+        assert refused(anonymous.post("/v1/session", json={}), 422)["errors"][0]["field"] == "key"
         for token in ("wrong", "../x", key, "%00", '"quoted"'):
-            refused(nobody.get("/v1/jobs", headers={"Cookie": f"{COOKIE}={token}"}), 401, "session-ended")
+            refused(anonymous.get("/v1/jobs", headers={"Cookie": f"{COOKIE}={token}"}), 401, "session-ended")
     assert not (configuration.data / "sessions").exists()
 
 
 def test_attempts_are_limited(api: Api, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sparse_ncp.app.routes.account.ATTEMPTS_PER_SECOND", 0.0001)  # one attempt at once
-    with holder(api.address, None) as nobody:
-        answers = [nobody.post("/v1/session", json={"key": "ncp_wrong"}) for _ in range(3)]
-        late = refused(nobody.post("/v1/session", json={"key": key}), 429, "too-fast")
+    with holder(api.address, None) as anonymous:
+        answers = [anonymous.post("/v1/session", json={"key": "ncp_wrong"}) for _ in range(3)]
+        late = refused(anonymous.post("/v1/session", json={"key": key}), 429, "too-fast")
         assert "Retry" in late["remedy"]
     assert answers[-1].status_code == 429
 
 
 def test_an_open_server_has_no_sign_in(configuration: Configuration) -> None:
     with running_api(configuration, keys=True) as api, holder(api.address, None) as anybody:
-        told = anybody.get("/v1/session").json()
-        assert (told["required"], told["owner"], told["admin"], told["expires_at"]) == (False, "local", True, None)
+        reported = anybody.get("/v1/session").json()
+        assert (reported["required"], reported["owner"], reported["admin"], reported["expires_at"]) == (
+            False,
+            "local",
+            True,
+            None,
+        )
         refused(anybody.post("/v1/session", json={"key": "ncp_any"}), 409, "no-sign-in")
         assert anybody.delete("/v1/session").status_code == 204
         refused(anybody.get("/v1/session", headers={"Host": "evil.example"}), 421)

@@ -60,9 +60,9 @@ def dripped(connection: socket.socket, drops: Iterator[bytes], seconds: float = 
 def test_a_header_that_never_ends_is_refused(running: Api) -> None:
     with connected(running) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\n")
-        status, told = refusal(dripped(connection, (b"X-%d: drop\r\n" % n for n in itertools.count())))
-    assert (status, told["type"]) == (408, "urn:sparse-ncp:problem:too-slow")
-    assert told["remedy"]
+        status, reported = refusal(dripped(connection, (b"X-%d: drop\r\n" % n for n in itertools.count())))
+    assert (status, reported["type"]) == (408, "urn:sparse-ncp:problem:too-slow")
+    assert reported["remedy"]
 
 
 def test_a_connection_on_which_nothing_comes_is_closed_without_a_word(running: Api) -> None:
@@ -137,8 +137,8 @@ def test_a_reader_that_does_not_read_is_cut_off(running: Api, caller: httpx.Clie
         wait_for(lambda: open_files(running, tensor["sha256"]) > open_before, 5, "the download to begin")
         wait_for(lambda: open_files(running, tensor["sha256"]) == open_before, 20, "the download to be given up")
         assert len(until_closed(connection)) < tensor["nbytes"]
-    told = caller.get("/metrics").text
-    assert 'ncp_slow_clients_total{at="reading"}' in told
+    reported = caller.get("/metrics").text
+    assert 'ncp_slow_clients_total{at="reading"}' in reported
 
 
 def test_a_reader_that_left_is_not_read_for(running: Api, caller: httpx.Client) -> None:
@@ -180,8 +180,8 @@ def test_a_watcher_of_a_quiet_job_is_not_slow(running: Api, caller: httpx.Client
 
 def test_a_large_header_is_refused(running: Api) -> None:
     endless = b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: " + b"x" * (40 << 10)
-    status, told = refusal(exchanged(running, endless))
-    assert (status, told["type"]) == (431, "urn:sparse-ncp:problem:header-too-large")
+    status, reported = refusal(exchanged(running, endless))
+    assert (status, reported["type"]) == (431, "urn:sparse-ncp:problem:header-too-large")
     assert refusal(exchanged(running, b"GET /" + b"x" * (40 << 10)))[0] == 431
 
 
@@ -198,8 +198,8 @@ def test_what_stands_around_a_body_is_bounded_too(running: Api, endless: bytes) 
     [b"no request at all\r\n\r\n", b"GET /healthz HTTP/1.1\r\nContent-Length: many\r\n\r\n", b"\x16\x03\x01\x02"],
 )
 def test_what_is_no_http_is_refused_as_a_problem(running: Api, request_: bytes) -> None:
-    status, told = refusal(exchanged(running, request_))
-    assert (status, told["status"], told["remedy"] is not None) == (400, 400, True)
+    status, reported = refusal(exchanged(running, request_))
+    assert (status, reported["status"], reported["remedy"] is not None) == (400, 400, True)
 
 
 def test_a_refused_body_is_not_read_for_ever(running: Api) -> None:

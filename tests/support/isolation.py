@@ -209,9 +209,9 @@ def _tried(operation: Operation, other: httpx.Client, theirs: Things, mine: Thin
         if answer.status_code >= 400 and blank(answer, theirs) != blank(expected, never):
             yield f"differs from what never existed: {answer.text} | {expected.text}"
         sent = f"{asked['url']} {asked['params']} {asked['content']!r}"
-        told = answer.text + str(answer.headers.raw)
+        reported = answer.text + str(answer.headers.raw)
         secrets = (theirs.tensor_id, theirs.job_id, theirs.study_id, theirs.owner, theirs.idempotency_key)
-        yield from (f"tells {secret}" for secret in secrets if secret in told and secret not in sent)
+        yield from (f"tells {secret}" for secret in secrets if secret in reported and secret not in sent)
 
 
 def _states(caller: httpx.Client) -> list[tuple[str, str, bool]]:

@@ -96,8 +96,8 @@ def _expanded(name: str) -> Iterator[str]:
     if not name.startswith("@"):
         yield name
         return
-    told = subprocess.run(["systemd-analyze", "syscall-filter", name], check=True, capture_output=True, text=True)
-    for line in told.stdout.splitlines()[1:]:
+    reported = subprocess.run(["systemd-analyze", "syscall-filter", name], check=True, capture_output=True, text=True)
+    for line in reported.stdout.splitlines()[1:]:
         if line.strip() and not line.strip().startswith("#"):
             yield from _expanded(line.strip())
 
