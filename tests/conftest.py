@@ -86,7 +86,7 @@ def client(api: Api) -> Iterator[httpx.Client]:
 @pytest.fixture
 def other_client(api: Api) -> Iterator[httpx.Client]:
     """Another owner on the same server."""
-    with http_client(api.address, "somebody else") as made:
+    with http_client(api.address, "another owner") as made:
         yield made
 
 

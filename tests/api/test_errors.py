@@ -65,7 +65,7 @@ def test_a_path_cannot_write_log_lines_of_its_own(client: httpx.Client, caplog: 
     assert not any("\nERROR" in record.getMessage() for record in caplog.records)
 
 
-def test_a_failure_inside_tells_nothing_but_the_request_id(
+def test_an_internal_failure_reveals_only_the_request_id(
     configuration: Configuration, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(app: FastAPI) -> None:
@@ -135,7 +135,9 @@ def test_a_mode_that_the_tensor_has_not_is_named_mode(client_with_worker: httpx.
         ("/v1/tensors", {"Content-Encoding": "gzip"}),
     ],
 )
-def test_an_unsupported_body_is_told_what_to_send(client: httpx.Client, path: str, headers: dict[str, str]) -> None:
+def test_an_unsupported_body_is_answered_with_what_to_send(
+    client: httpx.Client, path: str, headers: dict[str, str]
+) -> None:
     reported = refused(client.post(path, content=b"{}", headers=headers), 415, "unsupported-media")
     assert reported["remedy"].startswith("send ")
     assert not reported["detail"].startswith("Application")
@@ -203,7 +205,7 @@ def asked(client: httpx.Client, **fields: object) -> dict[str, object]:
         ({"method": "{0}{name}"}, "method", "unknown method '{0}{name}'", "choose one of mu"),
     ],
 )
-def test_a_mistake_is_told_in_words_with_the_remedy_that_fits(
+def test_a_mistake_is_described_with_the_remedy_that_fits(
     client: httpx.Client, fields: dict[str, object], field: str, problem: str, remedy: str
 ) -> None:
     error = asked(client, **fields)
@@ -222,7 +224,7 @@ def test_a_mistake_is_told_in_words_with_the_remedy_that_fits(
         ('{"a": 1}\n{"b": 2}', "line 2, column 1", "correct it there"),
     ],
 )
-def test_broken_json_is_told_by_line_and_column(client: httpx.Client, body: str, place: str, remedy: str) -> None:
+def test_broken_json_is_reported_by_line_and_column(client: httpx.Client, body: str, place: str, remedy: str) -> None:
     answer = client.post("/v1/jobs", content=body, headers={"Content-Type": "application/json"})
     (error,) = refused(answer, 422)["errors"]
     assert error["field"] == "body"
@@ -231,7 +233,7 @@ def test_broken_json_is_told_by_line_and_column(client: httpx.Client, body: str,
     assert remedy in error["remedy"]
 
 
-def test_a_form_that_is_wrong_is_told_in_words_not_by_a_pattern(client: httpx.Client) -> None:
+def test_a_wrong_form_is_described_in_words_not_by_a_pattern(client: httpx.Client) -> None:
     job = submit(client, upload(client, planted(5, 4, 3))["id"])["id"]
     answers = [
         client.get("/v1/jobs", params={"cursor": "next"}),

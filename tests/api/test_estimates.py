@@ -1,4 +1,4 @@
-"""What a job would need, and why it would be refused, before it is submitted."""
+"""An estimate says what a job would need, or why it would be refused, before it is submitted."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ def estimate(lab: httpx.Client, **fields: Any) -> dict[str, Any]:
     return found
 
 
-def test_an_estimate_tells_memory_and_settings_and_queues_nothing(client: httpx.Client) -> None:
+def test_an_estimate_gives_memory_and_settings_and_queues_nothing(client: httpx.Client) -> None:
     tensor = upload(client, planted(20, 10, 5))["id"]
     small = estimate(client, tensor_id=tensor)
     assert small["refused"] == []
@@ -71,7 +71,7 @@ def test_a_body_that_is_no_job_is_refused_as_when_it_is_submitted(
         assert refused(caller.post("/v1/jobs/estimate", json=asked), 404)["errors"][0]["field"] == "tensor_id"
 
 
-def test_limits_of_the_caller_are_told_before_the_job_is_submitted(tmp_path: Path) -> None:
+def test_limits_of_the_caller_are_reported_before_the_job_is_submitted(tmp_path: Path) -> None:
     with (
         embedded_redis(tmp_path, min_free_bytes=1) as configuration,
         running_api(configuration, keys=True) as api,

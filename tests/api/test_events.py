@@ -109,10 +109,10 @@ def test_events_arrive_as_they_are_published(caller: httpx.Client, records: Exec
     assert seen[-1].content["error"]["message"] == "the test ends it"
 
 
-def test_how_far_a_preparation_is_is_told_to_whoever_watches_now(
+def test_the_progress_of_a_preparation_reaches_current_watchers(
     caller: httpx.Client, records: ExecutionRecords, claim: Claim
 ) -> None:
-    """Under the id of the event before it: whoever connects again, or later, gets what is recorded and nothing else."""
+    """It has the id of the event before it: a watcher that connects later gets the recorded events only."""
     path = f"/v1/jobs/{claim.job_id}"
     records.claims.publish_preparation(claim, Preparation(step="check", share=0.25))
     with watching(caller, claim.job_id) as seen:
@@ -134,7 +134,7 @@ def test_how_far_a_preparation_is_is_told_to_whoever_watches_now(
     assert list(events(caller, claim.job_id)) == recorded
 
 
-def test_a_later_attempt_prepares_again_and_tells_of_it(
+def test_a_later_attempt_prepares_again_and_reports_it(
     caller: httpx.Client, records: ExecutionRecords, claim: Claim
 ) -> None:
     path = f"/v1/jobs/{claim.job_id}"

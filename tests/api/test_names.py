@@ -53,7 +53,7 @@ def test_nothing_but_a_name_can_be_changed(client: httpx.Client, kind: str, body
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nobody_renames_what_is_not_theirs(client: httpx.Client, other_client: httpx.Client, kind: str) -> None:
+def test_owners_cannot_rename_what_is_not_theirs(client: httpx.Client, other_client: httpx.Client, kind: str) -> None:
     path = f"/v1/{kind}/{KINDS[kind](client, 'mine')['id']}"
     refused(other_client.patch(path, json={"name": "theirs"}), 404)
     refused(client.patch(f"/v1/{kind}/none", json={"name": "x"}), 404)

@@ -70,7 +70,7 @@ def test_the_first_page_leads_to_the_docs(client: httpx.Client) -> None:
         assert client.get(f"/{link}").status_code in {200, 503}
 
 
-def test_every_route_tells_its_refusals(client: httpx.Client) -> None:
+def test_every_route_documents_its_refusals(client: httpx.Client) -> None:
     document = client.get("/openapi.json").json()
     problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     for path, operations in document["paths"].items():

@@ -1,4 +1,4 @@
-"""Gaps, negative readings, masks and fixed models through the API: what is refused, what runs, what is told of it."""
+"""Missing and negative readings, masks and fixed models through the API: refusals, runs and records."""
 
 import io
 from typing import Any
@@ -45,7 +45,7 @@ def test_gaps_without_a_word_are_refused_with_their_share_and_the_remedy(client:
     assert '"nan"' in wrong["missing"]["remedy"]
 
 
-def test_a_few_negative_readings_are_told_with_the_least_and_two_ways_on(client: httpx.Client) -> None:
+def test_a_few_negative_readings_are_reported_with_the_least_and_two_remedies(client: httpx.Client) -> None:
     X = planted(20, 10, 5)
     X[3, 4, 1] = -0.25
     wrong = refused_fields(client, upload(client, X)["id"])

@@ -89,7 +89,7 @@ def test_the_time_limit_counts_over_all_attempts(backend: Backend, worker_pid: i
     assert done.result.iterations < 2 * seen.iteration  # a run that begins its time anew makes more
     assert done.result.stop_reason == "max_seconds"
     assert limit <= done.result.seconds < limit + 2
-    assert backend.told_once(done)
+    assert backend.published_once(done)
 
 
 def test_work_that_was_lost_counts_for_the_time_limit(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_work_that_was_lost_counts_for_the_time_limit(tmp_path: Path) -> None:
         assert done.result.stop_reason == "max_seconds"
         assert done.result.iterations == seen.iteration + 1
         assert done.result.seconds > seen.seconds + 0.5 * spent  # what was repeated counts as well
-        assert backend.told_once(done)
+        assert backend.published_once(done)
         stop = {"max_iterations": done.result.iterations, "tolerance": 0}
         assert same_bits(backend.store.job(done.id).factors(), backend.solved(**{**ENDLESS, "stop": stop}))
 
@@ -170,7 +170,7 @@ def _has_its_factors(backend: Backend, done: Job) -> None:
     assert done.state == "cancelled"
     assert done.result is not None
     assert same_bits(backend.store.job(done.id).factors(), _after(done.result.iterations, backend))
-    assert backend.told_once(done)
+    assert backend.published_once(done)
 
 
 def _after(iterations: int, backend: Backend) -> list[Array]:

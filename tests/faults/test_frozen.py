@@ -51,7 +51,7 @@ def test_a_late_write_is_refused_while_the_other_attempt_still_runs(backend: Bac
         backend.records.jobs.cancel("local", job.id)
         done = ended(backend.records, job)
         assert done.state == "cancelled"
-        assert backend.told_once(done)
+        assert backend.published_once(done)
 
 
 def test_a_frozen_job_process_is_killed_and_its_only_worker_begins_again(

@@ -50,7 +50,7 @@ def is_as_undisturbed(backend: Backend, job: Job, tensor: NDArray[Any], **given:
     assert expected.diagnostics is not None
     assert backend.store.job(job.id).diagnostics() == json.dumps(asdict(expected.diagnostics)).encode()
     assert done.result.missing == expected.missing
-    return same_bits(backend.store.job(job.id).factors(), expected.factors) and backend.told_once(done)
+    return same_bits(backend.store.job(job.id).factors(), expected.factors) and backend.published_once(done)
 
 
 def test_a_killed_job_with_gaps_resumes_to_the_same_bits(backend: Backend) -> None:

@@ -35,7 +35,7 @@ def test_a_job_gives_the_bits_of_solve(backend: Backend, method: str) -> None:
     assert job.result is not None
     assert job.progress is not None
     assert job.progress.objective == job.result.objective
-    assert backend.told_once(job)
+    assert backend.published_once(job)
 
 
 @pytest.mark.usefixtures("worker_pid")
@@ -60,7 +60,7 @@ def test_a_running_job_is_cancelled_and_what_it_computed_stays(backend: Backend)
     assert done.result.stop_reason == "cancelled"
     stop = {"max_iterations": done.result.iterations, "tolerance": 0}
     assert same_bits(backend.store.job(job.id).factors(), backend.solved(**{**LONG, "stop": stop}))
-    assert backend.told_once(done)
+    assert backend.published_once(done)
 
 
 @pytest.mark.usefixtures("worker_pid")

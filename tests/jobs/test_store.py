@@ -104,7 +104,7 @@ def test_an_abandoned_upload_leaves_nothing_behind(store: LocalStore) -> None:
     assert files_in(store) == []
 
 
-def test_a_full_disk_is_told_and_leaves_nothing_behind(store: LocalStore) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing_behind(store: LocalStore) -> None:
     with room_for(1000), pytest.raises(StoreFull), store.upload() as upload:
         upload.write(bytes(2000))
     assert files_in(store) == []

@@ -1,4 +1,4 @@
-"""An admin sees owners, queues and usage, and can cancel anything; nobody else learns of it."""
+"""An admin sees owners, queues and usage, and can cancel anything. Other owners cannot."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -57,7 +57,7 @@ def test_an_admin_sees_every_owner_and_what_they_have_taken(server: Server) -> N
     assert "ncp_" not in str(owners)
 
 
-def test_an_admin_can_tell_no_limit_from_the_servers(server: Server) -> None:
+def test_an_admin_can_distinguish_no_limit_from_the_default(server: Server) -> None:
     ApiKeys(server.running.app.state.configuration.data).create("eve", limits=Limits(rank=None, live_jobs=3))
     owners = {owner["owner"]: owner for owner in server.root.get("/v1/admin/owners").json()}
     assert owners["eve"]["own_limits"] == ["live_jobs", "rank"]

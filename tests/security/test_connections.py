@@ -1,4 +1,4 @@
-"""Whoever opens many connections without a key takes the server from nobody."""
+"""Many connections without a key do not keep other callers from the server."""
 
 import select
 import socket

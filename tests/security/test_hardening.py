@@ -1,4 +1,4 @@
-"""What browsers may do with our answers, and what paths may reach."""
+"""Response headers restrict what browsers do, and paths reach only the files of the page."""
 
 import os
 import re
@@ -206,7 +206,7 @@ def _has_checkpoint(data: Path) -> bool:
 
 
 def modes(data: Path) -> dict[tuple[str, str], int]:
-    """Of everything below the data folder, by kind and name."""
+    """Map every path below the data folder to its mode."""
     found = {("data", "."): data.lstat().st_mode}
     for path in data.rglob("*"):
         name = path.relative_to(data)

@@ -108,7 +108,7 @@ def lists_everything(app: FastAPI) -> None:
         return [job.id for owner in records.stats.owners() for job in records.jobs.list(owner).items]
 
 
-def tells_that_it_is_there(app: FastAPI) -> None:
+def reveals_existence(app: FastAPI) -> None:
     @app.get("/v1/careless/{job_id}")
     def hint(job_id: str, request: Request) -> Any:
         request.app.state.records.jobs.owner_of(job_id)
@@ -129,7 +129,7 @@ def takes_a_new_parameter(app: FastAPI) -> None:
         return study_id
 
 
-CARELESS = [shows_any_job, lists_everything, tells_that_it_is_there, takes_a_new_parameter, cancels_in_silence]
+CARELESS = [shows_any_job, lists_everything, reveals_existence, takes_a_new_parameter, cancels_in_silence]
 
 
 @pytest.mark.parametrize("extend", CARELESS)

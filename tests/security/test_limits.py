@@ -1,4 +1,4 @@
-"""Limits: each is told clearly, none can be overrun, none disturbs what was accepted."""
+"""Limits are reported clearly, cannot be exceeded, and do not disturb accepted work."""
 
 import json
 import re
@@ -94,7 +94,7 @@ def test_a_chunked_upload_is_refused_as_soon_as_its_bytes_pass_the_quota(limited
             while not select.select([connection], [], [], 0)[0]:
                 connection.sendall(piece)
                 sent += 1 << 16
-                assert sent < 64 << 20, "nobody stops it"
+                assert sent < 64 << 20, "the upload was not stopped"
             assert connection.recv(4096).startswith(b"HTTP/1.1 409")
         wait_for(lambda: files(limited) == before, 10, "what was written to go")
         assert endless.get("/v1/usage").json()["stored_bytes"] == 0
@@ -153,7 +153,7 @@ def test_a_form_is_not_parsed_where_others_wait(
 
     def slow_feed(form: multipart.FormFile, chunk: bytes) -> None:
         parsing.set()
-        assert waiting.wait(10), "nobody else was answered meanwhile"
+        assert waiting.wait(10), "no other caller was answered meanwhile"
         feed(form, chunk)
 
     monkeypatch.setattr(multipart.FormFile, "_feed", slow_feed)
@@ -225,7 +225,7 @@ def test_a_job_that_leaves_its_time_out_gets_the_ceiling(limited: Configuration,
         assert job["settings"]["stop"]["max_seconds"] == 3600
 
 
-def test_requests_beyond_the_rate_are_told_when_to_come_again(limited: Configuration, running: Api) -> None:
+def test_requests_beyond_the_rate_are_answered_with_when_to_retry(limited: Configuration, running: Api) -> None:
     with new_holder(limited, running.address, "hasty", requests_per_second=0.3) as hasty:
         answers = [hasty.get("/v1/methods") for _ in range(4)]
         assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
@@ -240,7 +240,7 @@ def test_requests_beyond_the_rate_are_told_when_to_come_again(limited: Configura
         wait_for(lambda: hasty.get("/v1/methods").status_code == 200, 20, "another request to be granted")
 
 
-def test_a_disk_without_room_is_told_before_a_byte_is_taken(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_before_the_body_is_read(tmp_path: Path) -> None:
     with (
         embedded_redis(tmp_path, min_free_bytes=1 << 60) as configuration,
         running_api(configuration, keys=True) as running,
@@ -253,7 +253,7 @@ def test_a_disk_without_room_is_told_before_a_byte_is_taken(tmp_path: Path) -> N
 
 
 def test_room_is_looked_for_by_content_length(limited: Configuration, running: Api) -> None:
-    """More than the disk has, though less than the limit: nothing but the header can tell."""
+    """Return a body that is within the limit but larger than the disk, which only its header shows."""
     with new_holder(limited, running.address, "huge", tensor_bytes=None) as huge:
         assert _first_line(running, str(huge.headers["Authorization"]), 1 << 60).startswith(b"HTTP/1.1 507")
 

@@ -189,7 +189,7 @@ def test_nothing_is_changed_by_a_page_of_another_site(api: Api, key: str, header
 
 @pytest.mark.parametrize("headers", FOREIGN)
 def test_no_page_of_another_site_signs_a_browser_in(api: Api, key: str, headers: dict[str, str]) -> None:
-    """It would be in somebody else's session without knowing it."""
+    """Otherwise a browser could be signed in to another owner's session unnoticed."""
     allowed = headers.get("Origin") == HOME
     with holder(api.address, None) as anonymous:
         answer = anonymous.post("/v1/session", json={"key": key}, headers=headers)

@@ -152,7 +152,7 @@ def test_a_reader_that_left_is_not_read_for(running: Api, caller: httpx.Client) 
 
 
 def bytes_read() -> int:
-    """By this process, where the API runs in a thread, so far."""
+    """Return the bytes read so far by this process, in which the API runs as a thread."""
     return int(Path("/proc/self/io").read_text().split("rchar: ")[1].split()[0])
 
 

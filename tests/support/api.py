@@ -160,7 +160,7 @@ def parsed(answer: httpx.Response) -> Iterator[Sent]:
 
 @contextmanager
 def holder(address: str, secret: str | None) -> Iterator[httpx.Client]:
-    """Whoever has this key; None has none."""
+    """Yield a client that sends this key, or no key for None."""
     headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
     with httpx.Client(base_url=address, timeout=30, headers=headers, trust_env=False) as made:
         yield made
@@ -170,7 +170,7 @@ def holder(address: str, secret: str | None) -> Iterator[httpx.Client]:
 def new_holder(
     configuration: Configuration, address: str, name: str, admin: bool = False, **limits: float | None
 ) -> Iterator[httpx.Client]:
-    """Somebody with a new key."""
+    """Yield a client with a new key."""
     secret = ApiKeys(configuration.data).create(name, admin, Limits.model_validate(limits))
     with holder(address, secret) as made:
         yield made

@@ -24,9 +24,9 @@ PATIENCE_SECONDS = 60
 expect.set_options(timeout=PATIENCE_SECONDS * 1000)
 # Iterations that a chart draws without thinning them.
 WINDOW = 1000
-# What a browser writes by itself while a server is away, or when somebody is not signed in.
+# Console messages of the browser itself while a server is unavailable, or before signing in.
 AWAY, SIGNED_OUT = "net::ERR_", "status of 401"
-# What it writes when somebody plugs a cable into this machine, as other tests do: all that is on its way is dropped.
+# Console messages when a network interface appears, as in other tests: requests under way are dropped.
 NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
 # Drops a file as a person does: the browser offers no other way to make a drop from outside.
 DROP = """(zone, [name, text]) => {
@@ -53,7 +53,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Visitor:
-    """Somebody with a page open. `check` tells whether it kept quiet and talked to its own server alone."""
+    """A browser page. `check` asserts that it logged no error and contacted its own server only."""
 
     def __init__(self, context: BrowserContext, address: str) -> None:
         self.address = address
@@ -95,7 +95,7 @@ class Visitor:
         return lines
 
     def iterations(self) -> list[int]:
-        """Those that the chart of a run shows, in order."""
+        """Return the points in the chart of a run, in order."""
         shown = [x for line in self.drawn() for x in line["x"] if x is not None]
         return sorted(int(x) for x in shown[: len(shown) // 2])
 
@@ -141,7 +141,7 @@ def visit(browser: Browser, address: str, width: int = 1280, **settings: Any) ->
 
 
 def serious_violations(page: Page) -> list[str]:
-    """What axe-core finds on this page that keeps people out."""
+    """Return the accessibility violations that axe-core finds on this page."""
     found = Axe().run(page).response["violations"]
     return [
         f"{rule['id']}: {rule['help']}: {[node['html'][:200] for node in rule['nodes'][:3]]}"

@@ -28,13 +28,13 @@ def deaf() -> None:
 
 
 def hasty() -> None:
-    """What is not acknowledged within a second is delivered again."""
+    """Redeliver messages that are not acknowledged within a second."""
     options = celery_app(Configuration()).conf.broker_transport_options
     options["visibility_timeout"] = 1
 
 
 def pensive() -> None:
-    """It does not begin to diagnose a result before it is told, and asks all the while whether it is interrupted."""
+    """Hold the diagnosis of a result until a file appears, polling meanwhile for interruption."""
 
     def diagnose_later(*arguments: Any, cancelled: Callable[[], bool], **fields: Any) -> Diagnostics | None:
         while not (Configuration().data / GO).exists():
@@ -47,7 +47,7 @@ def pensive() -> None:
 
 
 def thorough() -> None:
-    """It does not end to prepare a first sweep before it is told, and reports all the while."""
+    """Hold the preparation of the first sweep until a file appears, reporting progress meanwhile."""
 
     def sweep_later(*arguments: Any, on_prepare: OnPrepare, **fields: Any) -> Iterator[State]:
         while not (Configuration().data / GO).exists():
@@ -59,7 +59,7 @@ def thorough() -> None:
 
 
 def homeless() -> None:
-    """Until it is told, the disk is gone whenever the process of a job begins, and back when a job is claimed."""
+    """Let the disk fail whenever a job's process starts, though not when a job is claimed, until a file appears."""
 
     def open_later(configuration: Configuration) -> Store:
         if not (configuration.data / GO).exists():

@@ -1,6 +1,6 @@
-"""What one owner could see, change or guess of another's, asked through every operation of the OpenAPI document.
+"""Try every operation of the OpenAPI document on another owner's things.
 
-Whoever adds a route with a parameter or a body of a new name must say here how it is filled; until then it is a
+A new route whose parameter or body has a new name must be described here; until then it is a
 complaint, so no route can be forgotten.
 """
 
@@ -38,7 +38,7 @@ HARMLESS = {
 
 @dataclass(frozen=True)
 class Things:
-    """What the parameters of routes may name: somebody's own, or what never was."""
+    """Values for the parameters of routes: an owner's own things, or things that never existed."""
 
     tensor_id: str
     job_id: str
@@ -85,7 +85,7 @@ def operations(document: dict[str, Any]) -> list[Operation]:
 
 
 def unknown(operation: Operation) -> list[str]:
-    """What this file must be told about before the operation can be tried."""
+    """Return the parameters of an operation that this module cannot fill yet."""
     known = {"tensor_id", "job_id", "study_id", "owner", "sha256", "Idempotency-Key", *HARMLESS}
     names = [name for _, name in operation.parameters if name not in known]
     return names + (["body"] if operation.body and str(operation) not in BODIES else [])
@@ -167,7 +167,7 @@ def blank(answer: httpx.Response, things: Things) -> tuple[int, frozenset[tuple[
 
 
 def seen_by(caller: httpx.Client, document: dict[str, Any], own: Things) -> dict[str, tuple[int, str]]:
-    """Everything that somebody can read of their own."""
+    """Return all that an owner can read of their own."""
     seen = {}
     for operation in operations(document):
         shared = "/admin/" in operation.path or not operation.path.startswith("/v1/")
@@ -184,14 +184,14 @@ def complaints(
     stranger: tuple[httpx.Client, Things],
     never: Things,
 ) -> list[str]:
-    """What the stranger gets to know of the owner's things, or can do to them."""
+    """Yield each way in which the stranger could read or change the owner's things."""
     (caller, things), (other, mine) = owner, stranger
     whole = things[0]
     before = seen_by(caller, document, whole), _states(caller)
     found = []
     for operation in operations(document):
         if lacking := unknown(operation):
-            found.append(f"{operation}: tell tests/support/isolation.py how to fill {', '.join(lacking)}")
+            found.append(f"{operation}: describe in tests/support/isolation.py how to fill {', '.join(lacking)}")
             continue
         for theirs in things:
             found += [f"{operation}: {complaint}" for complaint in _tried(operation, other, theirs, mine, never)]
@@ -211,7 +211,7 @@ def _tried(operation: Operation, other: httpx.Client, theirs: Things, mine: Thin
         sent = f"{asked['url']} {asked['params']} {asked['content']!r}"
         reported = answer.text + str(answer.headers.raw)
         secrets = (theirs.tensor_id, theirs.job_id, theirs.study_id, theirs.owner, theirs.idempotency_key)
-        yield from (f"tells {secret}" for secret in secrets if secret in reported and secret not in sent)
+        yield from (f"reveals {secret}" for secret in secrets if secret in reported and secret not in sent)
 
 
 def _states(caller: httpx.Client) -> list[tuple[str, str, bool]]:

@@ -26,7 +26,7 @@ from tests.support.stack import wait_for
 LONG: dict[str, Any] = {"rank": 8, "method": "apg", "stop": {"max_iterations": 1500, "tolerance": 0}}
 # Three times as long: several checkpoints are written, an outage passes.
 LONGER: dict[str, Any] = {**LONG, "stop": {"max_iterations": 5000, "tolerance": 0}}
-# Runs until somebody ends it.
+# Runs until it is cancelled.
 ENDLESS: dict[str, Any] = {**LONG, "stop": {"max_iterations": 10**6, "tolerance": 0}}
 
 
@@ -111,7 +111,7 @@ SLOW_TENSOR = random_tensor(4000, 20, 20)
 
 @cache
 def undisturbed(settings: str) -> Result:
-    """What `solve()` gives for these settings (as JSON)."""
+    """Return the result of `solve()` for these settings (as JSON)."""
     return solve(TENSOR, Settings.model_validate_json(settings))
 
 
@@ -143,7 +143,7 @@ class Backend:
         """Its first checkpoint, once it is there."""
         return wait_for(lambda: next(self.folder(job).glob("checkpoint-*"), None), what="a checkpoint")
 
-    def told_once(self, job: Job) -> bool:
+    def published_once(self, job: Job) -> bool:
         """Every iteration was published exactly once, in order, with time that never runs back."""
         rows = self.jobs.history("local", job.id)
         assert job.result is not None
@@ -157,7 +157,7 @@ class Backend:
         assert done.state == "succeeded", done.error
         expected = undisturbed(done.settings.model_dump_json())
         assert same_bits(self.store.job(done.id).factors(), list(expected.factors))
-        assert self.told_once(done)
+        assert self.published_once(done)
         rows = self.jobs.history("local", done.id)
         assert tuple(row.objective for row in rows) == expected.history.objective
         assert tuple(row.relative_error for row in rows) == expected.history.relative_error

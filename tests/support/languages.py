@@ -16,7 +16,7 @@ from tests.support.stack import ROOT
 
 
 def octave(script: str, folder: Path) -> str:
-    """What the script prints."""
+    """Return the output of a script."""
     if shutil.which("octave") is None or shutil.which("curl") is None:
         missing_tool("GNU Octave and curl are not installed")
     prepared = f"addpath('{ROOT / 'clients/matlab'}');\n{script}"
@@ -24,7 +24,7 @@ def octave(script: str, folder: Path) -> str:
 
 
 def r(script: str, folder: Path) -> str:
-    """What the script prints."""
+    """Return the output of a script."""
     if shutil.which("Rscript") is None or not _r_has_packages():
         missing_tool("R with httr2 and jsonlite is not installed")
     return _run(["Rscript", "--vanilla", "-e", f"source('{ROOT / 'clients/r/ncp.R'}')\n{script}"], folder)

@@ -1,4 +1,4 @@
-"""What is done to the processes a test has started: find, freeze, kill."""
+"""Find, freeze and kill the processes that a test has started."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def part(running: Server, name: str) -> psutil.Process:
         if running.process.poll() is not None:
             raise RuntimeError(f"the launcher ended with {running.process.returncode}")
         for child in psutil.Process(running.process.pid).children():
-            with suppress(psutil.NoSuchProcess):  # it has died, and hides no other while nobody has waited for it
+            with suppress(psutil.NoSuchProcess):  # a process that died; as a zombie it hides no other
                 if name in [*child.cmdline(), child.name()[:6]]:
                     return child
         return None

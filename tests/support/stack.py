@@ -62,7 +62,7 @@ def embedded_redis(folder: Path, **settings: Any) -> Iterator[Configuration]:
 
 @contextmanager
 def restartable_redis(folder: Path, **settings: Any) -> Iterator[tuple[Configuration, Restart]]:
-    """The same, and an act that kills it (-9) and starts it again, after what happens meanwhile."""
+    """Yield a Redis, and a function that kills it (-9), calls `meanwhile`, and starts it again."""
     plain = Configuration(data=folder, **settings)
     socket = Path(tempfile.mkdtemp(prefix="ncp-test-")) / "redis.sock"
     running = [start_redis(plain, socket, folder / "redis")]

@@ -42,7 +42,7 @@ class Watcher(threading.Thread):
             self._read(answer)
 
     def _read(self, answer: httpx.Response) -> None:
-        """Without what is told but not recorded, whose ids are those of events that were seen."""
+        """Collect the recorded events. Those of a preparation are not recorded; they repeat the id of the event before."""
         for sent in parsed(answer):
             if sent.kind == "preparing":
                 assert sent.id == (self.seen[-1].id if self.seen else START)

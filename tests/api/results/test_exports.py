@@ -406,4 +406,4 @@ def test_a_model_without_components_has_files_too(client_with_worker: httpx.Clie
 def test_exports_belong_to_the_owner_of_the_job(client_with_worker: httpx.Client) -> None:
     job = labelled_job(client_with_worker)
     for path in ("factors?format=csv", "factors?scale=unit", "axes"):
-        refused(client_with_worker.get(f"/v1/jobs/{job['id']}/{path}", headers={OWNER: "somebody else"}), 404)
+        refused(client_with_worker.get(f"/v1/jobs/{job['id']}/{path}", headers={OWNER: "another owner"}), 404)

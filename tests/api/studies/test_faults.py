@@ -172,7 +172,7 @@ def test_a_choice_whose_process_is_killed_comes_to_the_same_advice(lab: Lab, run
 
 
 def test_the_job_of_a_second_owner_starts_next(lab: Lab, running: "Popen[bytes]") -> None:
-    """While runs of a large study share a process: none of them is claimed once somebody else waits."""
+    """While runs of a large study share a process: none of them is claimed once another owner waits."""
     study = lab.submit(**{**GRID, "repeats": 540})
     lab.reached(study, 3)
     theirs = put(lab.records, lab.backend.store, TENSOR, "ann")

@@ -107,7 +107,7 @@ def test_pieces_of_any_size_arrive(running: Api, caller: httpx.Client) -> None:
 
 
 def test_hardly_anything_of_it_is_parsed(running: Api, caller: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else an upload costs twice the processor time, and nothing else would tell."""
+    """Otherwise an upload costs twice the processor time, and no other test would notice."""
     parsed: list[int] = []
     monkeypatch.setattr(Connection, "on_body", _recorded(Connection.on_body, parsed))
     content = tensor_of(8 * CHUNK)
@@ -147,7 +147,7 @@ def test_pipelined_requests_are_answered_in_turn(running: Api, caller: httpx.Cli
         sending.join()
 
 
-def test_a_client_that_asks_first_is_told_to_go_on(running: Api, caller: httpx.Client) -> None:
+def test_a_client_that_expects_100_continue_gets_it(running: Api, caller: httpx.Client) -> None:
     content = tensor_of(2 * CHUNK)
     with connected(running) as connection, connection.makefile("rb") as answers:
         connection.sendall(head(len(content), "Expect: 100-continue"))

@@ -261,7 +261,7 @@ def test_a_tensor_that_a_live_job_needs_stays(client: httpx.Client) -> None:
     refused(client.get(f"/v1/tensors/{record['id']}"), 404)
 
 
-def test_a_full_disk_is_told_and_leaves_nothing_behind(
+def test_a_full_disk_is_reported_and_leaves_nothing_behind(
     client: httpx.Client, configuration: Configuration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import resource

@@ -1,4 +1,4 @@
-"""What is in a tensor before anything runs: slices of it, and its summary."""
+"""Slices and the summary show what is in a tensor before anything runs."""
 
 import hashlib
 import io
@@ -152,7 +152,7 @@ def test_a_summary_is_computed_once_kept_with_the_bytes_and_gone_with_them(
     digest, _, content = kept.read_bytes().partition(b"\n")
     assert hashlib.sha256(content).hexdigest().encode() == digest
     client.delete(f"/v1/tensors/{record['id']}")
-    assert kept.exists(), "somebody else still has these bytes"
+    assert kept.exists(), "another owner still has these bytes"
     other_client.delete(f"/v1/tensors/{shared['id']}")
     assert not kept.exists()
 

@@ -1,4 +1,4 @@
-"""Disks that can be filled, made read-only, made to fail or cut off from power, in mounts that nobody else sees."""
+"""Disks that can be filled, made read-only, made to fail or cut off from power, in a mount namespace of their own."""
 
 import ctypes
 import errno
@@ -74,8 +74,8 @@ class LoopDisk:
         subprocess.run(["mount", "-o", "loop", self._image, self.path], check=True)
 
     def unmount(self) -> None:
-        """Refused while somebody has a file open, so repeat it."""
-        wait_for(lambda: _silently("umount", self.path), what="nobody to use the disk")
+        """Unmount, repeating while a file is open."""
+        wait_for(lambda: _silently("umount", self.path), what="the disk to be unused")
 
     def cut_power(self) -> None:
         """From now on everything answers EIO, until it is unmounted and mounted again."""
@@ -99,9 +99,9 @@ def loop_disk(folder: Path, path: Path, megabytes: int = 64) -> Iterator[LoopDis
 
 @contextmanager
 def covered_read_only(path: Path) -> Iterator[None]:
-    """Whoever opens something below the path finds it read-only. What was open before stays as it was.
+    """Make everything below the path read-only. Files that are open already stay as they are.
 
-    It becomes so beside the path, and is moved there: once somebody writes to a file on it, the kernel refuses.
+    The mount is made beside the path and moved there: the kernel refuses while a file on it is open for writing.
     """
     with tempfile.TemporaryDirectory(prefix="ncp-read-only-") as aside:
         subprocess.run(["mount", "--bind", path, aside], check=True)
@@ -123,7 +123,7 @@ def _silently(*command: str | Path) -> bool:
 
 @cache
 def has_own_mounts() -> bool:
-    """From now on nobody else sees what this process mounts, and it goes with the process, however that ends."""
+    """Give this process a mount namespace of its own, which ends with the process."""
     apart = ctypes.CDLL(None).unshare(NEW_MOUNTS) == 0
     return apart and _silently("mount", "--make-rprivate", "/")
 

@@ -32,7 +32,7 @@ class OtherMachine:
 
     @contextmanager
     def cut_off(self) -> Iterator[None]:
-        """No packet passes, in either direction; nobody is told."""
+        """Drop all packets in both directions, silently."""
         _run("ip", "link", "set", self._cable, "down")
         try:
             yield

@@ -1,4 +1,4 @@
-"""Proxies in front of a server: nginx as the guide has it, and one that cuts connections when told to."""
+"""Proxies in front of a server: nginx as the guide has it, and one that cuts connections on request."""
 
 import re
 import shutil
@@ -20,8 +20,8 @@ NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 class CuttingProxy:
     """Forwards to a server. While `allowed` is set, answers end after so many bytes, and so does the connection.
 
-    `forget_connections` is what a long sleep does to those that are open: no byte comes any more, nobody is told, and
-    whoever sends on one finds it closed.
+    `forget_connections` does to open connections what a long sleep of the machine does: no byte arrives any more,
+    neither side is notified, and the next send on one finds it closed.
     """
 
     def __init__(self, address: str) -> None:

@@ -1,7 +1,7 @@
 """Run a command as systemd would run it under a unit: `python -m tests.support.machine.restricted UNIT COMMAND …`.
 
 Needs root on x86-64, but no systemd that runs. What is not done: `User=` and `ProtectHome=`, since the Python of a test
-may lie in somebody's home; and what takes nothing away that the server could miss.
+may be in a home folder; and directives that take nothing away that the server needs.
 """
 
 import ctypes
@@ -83,7 +83,7 @@ def drop_privileges(unit: Mapping[str, list[str]]) -> None:
 
 
 def allowed_calls(unit: Mapping[str, list[str]]) -> set[int]:
-    """By number: those of the lists in SystemCallFilter, without those of the lists after a tilde."""
+    """Return the numbers of the system calls in SystemCallFilter, less those of the lists after a tilde."""
     numbers = {name: int(number) for name, number in re.findall(r"#define __NR_(\w+) (\d+)", NUMBERS.read_text())}
     allowed: set[str] = set()
     for value in unit["SystemCallFilter"]:
@@ -103,7 +103,7 @@ def _expanded(name: str) -> Iterator[str]:
 
 
 def filter_calls(unit: Mapping[str, list[str]]) -> None:
-    """The same verdicts as systemd's filter: what is not allowed fails with EPERM, other families with EAFNOSUPPORT."""
+    """Install systemd's filter: other system calls fail with EPERM, other address families with EAFNOSUPPORT."""
     assert unit["SystemCallErrorNumber"] == ["EPERM"]
     socket = 41
     families = [FAMILIES[name] for name in unit["RestrictAddressFamilies"][0].split()]
