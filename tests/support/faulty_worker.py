@@ -59,7 +59,7 @@ def thorough() -> None:
 
 
 def homeless() -> None:
-    """Let the disk fail whenever a job's process starts, though not when a job is claimed, until a file appears."""
+    """Let the disk fail whenever a job's process starts, but not when one is claimed, until a file appears."""
 
     def open_later(configuration: Configuration) -> Store:
         if not (configuration.data / GO).exists():

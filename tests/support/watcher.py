@@ -42,7 +42,7 @@ class Watcher(threading.Thread):
             self._read(answer)
 
     def _read(self, answer: httpx.Response) -> None:
-        """Collect the recorded events. Those of a preparation are not recorded; they repeat the id of the event before."""
+        """Collect the recorded events. Those of a preparation are not recorded; they repeat the id before them."""
         for sent in parsed(answer):
             if sent.kind == "preparing":
                 assert sent.id == (self.seen[-1].id if self.seen else START)
