@@ -32,8 +32,9 @@ from benchmarks.report import markdown
 from sparse_ncp.solvers import Settings, diagnose, sweeps
 from sparse_ncp.solvers.bcd.starts.initial import nndsvd
 from sparse_ncp.solvers.tensor.compressed import compress
-from sparse_ncp.solvers.tensor.dense import Positive, Tensor
+from sparse_ncp.solvers.tensor.dense import Tensor
 from sparse_ncp.solvers.tensor.gemm import out_of_core
+from sparse_ncp.solvers.tensor.protocol import Positive
 from sparse_ncp.solvers.tensor.scan import scan
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 

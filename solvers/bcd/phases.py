@@ -16,9 +16,8 @@ from sparse_ncp.solvers.bcd.state import Momentum, OnPrepare, State
 from sparse_ncp.solvers.bcd.stopping import limit_reached
 from sparse_ncp.solvers.bcd.sweep import iterate
 from sparse_ncp.solvers.errors import InvalidInput
-from sparse_ncp.solvers.tensor.compressed import LARGEST_LOSS, Compressed, compress, is_worthwhile, sketch_bytes
-from sparse_ncp.solvers.tensor.dense import SINGLE_BYTES, Tensor
 from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.protocol import TensorLike
 from sparse_ncp.solvers.tensor.scan import OnProgress
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 from sparse_ncp.solvers.tensor.validation import LARGEST_NORM
@@ -29,12 +28,12 @@ FEWEST_SINGLE, MOST_SINGLE = 1 << 20, 1 << 26
 
 
 def compressed_phase(
-    X: Tensor, problem: Problem, state: State, pool: Threads, on_prepare: OnPrepare
+    X: TensorLike, problem: Problem, state: State, pool: Threads, on_prepare: OnPrepare
 ) -> Generator[State, None, State]:
     """The same iterations on a compressed tensor until they would stop; returns where the exact ones go on."""
     started = time.perf_counter()
     with single_threaded_blas():
-        small = compress_if_worthwhile(X, problem, pool, on_progress=partial(on_prepare, "compress"))
+        small = compress_if_worthwhile(X, problem, partial(on_prepare, "compress"))
     tries_single = small is None and problem.tries_single
     on_prepare("single" if tries_single else "sweep", 0.0)
     if not state.history:
@@ -48,19 +47,13 @@ def compressed_phase(
     return state if small is not None else replace(state, phase="single" if tries_single else "exact")
 
 
-def compress_if_worthwhile(
-    tensor: Tensor, problem: Problem, threads: Threads, on_progress: OnProgress | None = None
-) -> Compressed | None:
-    """The compressed tensor if it was asked for, or if its shape and what it leaves out promise a gain."""
-    rank = problem.settings.rank
-    if problem.settings.accelerate == "compress":
-        return compress(tensor, rank, threads, on_progress=on_progress)
-    pays = is_worthwhile(tensor.shape, rank, tensor.observed.constant)
-    return compress(tensor, rank, threads, LARGEST_LOSS, on_progress) if pays else None
+def compress_if_worthwhile(X: TensorLike, problem: Problem, on_progress: OnProgress) -> TensorLike | None:
+    """Return a compressed tensor if the settings require it, or if sweeps over it promise to be quicker."""
+    return X.compress(problem.settings.rank, on_progress, always=problem.settings.accelerate == "compress")
 
 
 def single_phase(
-    X: Tensor, problem: Problem, state: State, pool: Threads, on_prepare: OnPrepare
+    X: TensorLike, problem: Problem, state: State, pool: Threads, on_prepare: OnPrepare
 ) -> Generator[State, None, State]:
     """The same iterations on a copy in single precision, likewise."""
     started = time.perf_counter()
@@ -68,7 +61,7 @@ def single_phase(
     if not state.history and not (is_single_precision_worthwhile(X, problem) and _is_in_range(state.factors)):
         on_prepare("sweep", 0.0)
         return replace(exact, phase="exact")
-    copy = X.in_single_precision(on_progress=partial(on_prepare, "single"))
+    copy = X.in_single_precision(partial(on_prepare, "single"))
     on_prepare("sweep", 0.0)
     if not state.history:
         spent = time.perf_counter() - started
@@ -84,7 +77,7 @@ def single_phase(
     return state
 
 
-def is_single_precision_worthwhile(X: Tensor, problem: Problem) -> bool:
+def is_single_precision_worthwhile(X: TensorLike, problem: Problem) -> bool:
     """Whether a copy in single precision was asked for, or promises a gain and takes no more room than a sketch."""
     if X.dtype != np.float64:
         return False
@@ -93,19 +86,19 @@ def is_single_precision_worthwhile(X: Tensor, problem: Problem) -> bool:
     if _unfit_for_single(X, problem.has_fixed) is not None:
         return False
     size = math.prod(X.shape)
-    fits = SINGLE_BYTES * size <= sketch_bytes(X.shape, problem.settings.rank)
+    fits = np.dtype(np.float32).itemsize * size <= X.compression_bytes(problem.settings.rank)
     return FEWEST_SINGLE <= size <= MOST_SINGLE and fits
 
 
-def check_single_precision(X: Tensor, has_fixed: bool) -> None:
+def check_single_precision(X: TensorLike, has_fixed: bool) -> None:
     """Refuse what a run in single precision cannot begin with."""
     unfit = _unfit_for_single(X, has_fixed)
     if unfit is not None:
         raise InvalidInput("accelerate", f"float32 does not go with {unfit}", "give 'auto' or 'none'")
 
 
-def _unfit_for_single(X: Tensor, has_fixed: bool) -> str | None:
-    if X.missing is not None:
+def _unfit_for_single(X: TensorLike, has_fixed: bool) -> str | None:
+    if X.observed.count is not None:
         return "missing entries, whose Grams take the time and are in double precision anyway"
     if has_fixed:
         return "fixed factors, which would be rounded"
@@ -127,7 +120,7 @@ def _is_in_range(factors: Sequence[Array]) -> bool:
     return True
 
 
-def _switch_to_exact(X: Tensor, problem: Problem, state: State) -> State:
+def _switch_to_exact(X: TensorLike, problem: Problem, state: State) -> State:
     """End the phase: measure its factors on the tensor itself. Convergence before does not end the run."""
     reason, state = limit_reached(state), conclude(state)
     factors = [A.astype(X.dtype, copy=False) for A in state.factors]

@@ -16,8 +16,8 @@ from sparse_ncp.solvers.block import Memory
 from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.machine import machine_signature
 from sparse_ncp.solvers.settings import Settings
-from sparse_ncp.solvers.tensor.dense import Tensor
 from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.protocol import TensorLike
 
 # "exact": a single factor was to be fitted, which one step solves.
 StopReason: TypeAlias = Literal["tolerance", "max_iterations", "max_seconds", "cancelled", "exact"]
@@ -272,7 +272,7 @@ def _collected(arrays: dict[str, Any], name: str, modes: range) -> tuple[Array, 
 
 
 def check_resumable(
-    state: State, settings: Settings, tensor: Tensor, initial: object, fixed: Mapping[int, Array]
+    state: State, settings: Settings, tensor: TensorLike, initial: object, fixed: Mapping[int, Array]
 ) -> None:
     """A run may go on with other stopping rules, and be diagnosed or not, but with nothing else changed."""
     if initial is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.settings import PerMode, Settings
-from sparse_ncp.solvers.tensor.dense import Tensor
+from sparse_ncp.solvers.tensor.protocol import TensorLike
 
 # What `sparsity="auto"` gives at least, and at most.
 LEAST_SPARSE, MOST_SPARSE = 0.008, 0.5
@@ -24,7 +24,7 @@ def given_weights(settings: Settings, order: int) -> Weights:
     return Weights(per_mode("alpha", settings.alpha, order), per_mode("beta", settings.beta, order))
 
 
-def weights_for(settings: Settings, tensor: Tensor, sparsity: float | None) -> Weights:
+def weights_for(settings: Settings, tensor: TensorLike, sparsity: float | None) -> Weights:
     """The weights for this tensor. With a sparsity, alpha counts in units of the tensor, and beta follows."""
     order = len(tensor.shape)
     given = given_weights(settings, order)
@@ -38,7 +38,7 @@ def weights_for(settings: Settings, tensor: Tensor, sparsity: float | None) -> W
     return Weights(tuple(alpha * unit for alpha in given.alpha), (beta,) * order)
 
 
-def missing_count(tensor: Tensor) -> int:
+def missing_count(tensor: TensorLike) -> int:
     """How many entries were not observed."""
     return 0 if tensor.observed.count is None else math.prod(tensor.shape) - tensor.observed.count
 
@@ -55,7 +55,7 @@ def beta_for(weight: float, spread: float, order: int) -> float:
     return float(kappa * weight ** (2 - p) / spread**p)
 
 
-def sparsity_above_noise(tensor: Tensor, rank: int, relative_error: float) -> float:
+def sparsity_above_noise(tensor: TensorLike, rank: int, relative_error: float) -> float:
     """A sparsity that noise does not reach: twice the norm that a component fitted to noise alone would have."""
     lengths = tensor.shape
     free = max(1, math.prod(lengths) - missing_count(tensor) - rank * sum(lengths))

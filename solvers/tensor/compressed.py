@@ -7,17 +7,16 @@ factors, at the price of a tensor with a few dozen entries along each mode.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 from weakref import ReferenceType, ref
 
 import numpy as np
 
-from sparse_ncp.solvers.tensor.dense import Positive, Tensor
 from sparse_ncp.solvers.tensor.gemm.blocks import BlockRegion, Blocks, Split, region_shape
 from sparse_ncp.solvers.tensor.gemm.protocol import Gemm, Side
 from sparse_ncp.solvers.tensor.missing.gemm import gemm_over_observed
 from sparse_ncp.solvers.tensor.products import Array, Float64, aligned_empty, padded
-from sparse_ncp.solvers.tensor.protocol import Modes, Partial
+from sparse_ncp.solvers.tensor.protocol import GramProduct, Modes, Partial, TensorLike
 from sparse_ncp.solvers.tensor.scan import OnProgress
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
@@ -35,11 +34,25 @@ LARGEST_CORE = 1 / 8
 LARGEST_LOSS = 0.02
 
 
+class Compressible(TensorLike, Protocol):
+    """A tensor whose entries can be truncated mode by mode."""
+
+    stored: Array  # in C order
+    modes: Modes  # of the axes of `stored`
+
+    def blocks(self, split: Split) -> Blocks:
+        """Return the entries as before × inner × after; those that were not observed read as zeros."""
+
+    def with_core(self, entries: Array) -> TensorLike:
+        """Return a tensor of the entries that truncation has left."""
+
+
 class Compressed:
     """A compressed tensor behind the protocol of a full one; `norm` is that of the full tensor."""
 
-    def __init__(self, tensor: Tensor, core: Tensor, bases: Mapping[int, Array]) -> None:
+    def __init__(self, tensor: TensorLike, core: TensorLike, bases: Mapping[int, Array]) -> None:
         self.shape, self.dtype, self.norm = tensor.shape, core.dtype, tensor.norm
+        self.positive = tensor.positive
         self.observed = tensor.observed
         self._core = core
         self._bases = [_in(core.dtype, bases.get(mode)) for mode in range(len(tensor.shape))]
@@ -65,6 +78,26 @@ class Compressed:
     def squared_residual(self, factors: Sequence[Array]) -> float:
         """What was left out plus the core's residual: exact near a perfect fit, where the factors lie in the bases."""
         return self._left_out + self._core.squared_residual(_Projected(self, factors))
+
+    @property
+    def has_gram_times(self) -> bool:
+        return False  # the signs of XᵀV cannot be found from the core alone
+
+    def gram_times(self, V: Mapping[int, Float64]) -> Mapping[int, GramProduct]:
+        raise NotImplementedError("a compressed tensor has no gram_times")
+
+    def compile_single_precision(self) -> None:
+        self._core.compile_single_precision()
+
+    def in_single_precision(self, on_progress: OnProgress) -> "Compressed":
+        bases = {mode: U for mode, U in enumerate(self._bases) if U is not None}
+        return Compressed(self, self._core.in_single_precision(on_progress), bases)
+
+    def compression_bytes(self, rank: int) -> int:
+        return 0
+
+    def compress(self, rank: int, on_progress: OnProgress, always: bool = False) -> TensorLike | None:
+        return None  # it is compressed already
 
     def projection(self, mode: int, A: Array) -> Array:
         """Uᵀ A; a sweep needs what its first contraction has projected. Factors are replaced, never changed."""
@@ -106,7 +139,7 @@ def is_worthwhile(shape: Sequence[int], rank: int, modes: Modes | None = None) -
 
 
 def compress(
-    tensor: Tensor,
+    tensor: Compressible,
     rank: int,
     threads: Threads,
     largest_loss: float = math.inf,
@@ -131,10 +164,10 @@ def compress(
         bases[tensor.modes[axis]], entries = _truncated(entries, products, axis, rank + OVERSAMPLES, random, heard)
         if _loss(tensor, entries) > largest_loss:
             return None
-    return Compressed(tensor, _core(tensor, entries, threads), bases) if bases else None
+    return Compressed(tensor, tensor.with_core(entries), bases) if bases else None
 
 
-def _loss(tensor: Tensor, core: Array) -> float:
+def _loss(tensor: TensorLike, core: Array) -> float:
     """The norm of what a core leaves out, relative to the tensor's. It may be large yet: summed in pieces."""
     flat = core.ravel()
     parts = (flat[part].astype(np.float64, copy=False) for part in split_evenly(flat.size, -(-flat.size // SUMMED)))
@@ -190,15 +223,6 @@ def _sketch(rows: int, columns: int, products: Gemm, random: np.random.Generator
 def _orthonormal(columns: Array) -> Array:
     """Orthonormal columns that span the same."""
     return np.linalg.qr(columns.astype(np.float64))[0].astype(columns.dtype)
-
-
-def _core(tensor: Tensor, entries: Array, threads: Threads) -> Tensor:
-    entries = entries.astype(np.float64, copy=False)
-    flat = entries.ravel()
-    in_order = entries if tensor.modes[0] == 0 else entries.T
-    norm = math.sqrt(float(flat @ flat))
-    missing = None if tensor.missing is None else tensor.missing.of_core(entries, tensor.modes)
-    return Tensor(in_order, norm, Positive(norm, float(flat.sum())), threads, missing)
 
 
 def _in(dtype: np.dtype[Any], U: Array | None) -> Array | None:

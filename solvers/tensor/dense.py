@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 
+from sparse_ncp.solvers.tensor.compressed import LARGEST_LOSS, Compressed, compress, is_worthwhile, sketch_bytes
 from sparse_ncp.solvers.tensor.dimension_tree import DimensionTree
 from sparse_ncp.solvers.tensor.gemm.blocks import BlockRegion, Blocks, Split, Tile, best_split, shifted, split_point
 from sparse_ncp.solvers.tensor.gemm.out_of_core import FileEntries, MatrixTile, matrix_tiles, stream_tile_entries
@@ -16,7 +16,7 @@ from sparse_ncp.solvers.tensor.missing.gemm import gemm_over_observed
 from sparse_ncp.solvers.tensor.missing.grams import CompleteGrams, RowGrams
 from sparse_ncp.solvers.tensor.missing.masked import Mask, MaskedBlocks
 from sparse_ncp.solvers.tensor.products import Array, Float64, KhatriRao, padded
-from sparse_ncp.solvers.tensor.protocol import Modes, Observed
+from sparse_ncp.solvers.tensor.protocol import GramProduct, Modes, Observed, Positive
 from sparse_ncp.solvers.tensor.scan import OnProgress
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
@@ -31,36 +31,6 @@ MANY_ENTRIES, LONG_MODE = 1 << 24, 4
 SINGLE_BYTES = 4
 # Entries that are copied between two looks at whether to go on.
 COPIED_AT_ONCE = 1 << 24
-
-
-@dataclass(frozen=True)
-class GramProduct:
-    """XXᵀV of an unfolding X, and the squared norms of the positive and the negative part of each column of XᵀV."""
-
-    product: Float64
-    positive: Float64
-    negative: Float64
-
-    @classmethod
-    def of(cls, tile: Float64, V: Float64) -> "GramProduct":
-        right = tile.T @ V
-        return cls(
-            tile @ right, np.square(np.maximum(right, 0)).sum(axis=0), np.square(np.minimum(right, 0)).sum(axis=0)
-        )
-
-    def add(self, other: "GramProduct") -> "GramProduct":
-        """These sums, the others added to them in place."""
-        np.add(self.product, other.product, out=self.product)
-        np.add(self.positive, other.positive, out=self.positive)
-        np.add(self.negative, other.negative, out=self.negative)
-        return self
-
-
-class Positive(NamedTuple):
-    """Norm and sum of a tensor whose negative entries count as zero."""
-
-    norm: float
-    sum: float
 
 
 class MissingEntries(NamedTuple):
@@ -107,8 +77,33 @@ class Tensor(DimensionTree):
             return Blocks(self.stored, split)
         return MaskedBlocks(self.missing.mask, split)
 
+    @property
+    def has_gram_times(self) -> bool:
+        return True
+
+    def compile_single_precision(self) -> None:
+        Tensor(np.ones((1,) * len(self.shape), np.float32), 1.0, Positive(1.0, 1.0), self._threads)
+
+    def compression_bytes(self, rank: int) -> int:
+        return sketch_bytes(self.shape, rank)
+
+    def compress(self, rank: int, on_progress: OnProgress, always: bool = False) -> Compressed | None:
+        if always:
+            return compress(self, rank, self._threads, on_progress=on_progress)
+        pays = is_worthwhile(self.shape, rank, self.observed.constant)
+        return compress(self, rank, self._threads, LARGEST_LOSS, on_progress) if pays else None
+
+    def with_core(self, entries: Array) -> "Tensor":
+        """Return a tensor of the entries that truncation has left, in float64 and in the same memory order."""
+        entries = entries.astype(np.float64, copy=False)
+        flat = entries.ravel()
+        norm = math.sqrt(float(flat @ flat))
+        missing = None if self.missing is None else self.missing.of_core(entries, self.modes)
+        in_order = entries if self.modes[0] == 0 else entries.T
+        return Tensor(in_order, norm, Positive(norm, float(flat.sum())), self._threads, missing)
+
     def in_single_precision(self, on_progress: OnProgress) -> "Tensor":
-        """Copy a complete tensor; `norm` stays that of the tensor. `on_progress` is called with the fraction done."""
+        """Return a copy of a complete tensor in float32 that keeps the `norm` of this one."""
         copy = np.empty(self.stored.shape, np.float32)
         entries, copied = self.stored.reshape(-1), copy.reshape(-1)
         for part in split_evenly(entries.size, -(-entries.size // COPIED_AT_ONCE)):
@@ -133,7 +128,7 @@ class Tensor(DimensionTree):
         return math.fsum(square for tiles in groups for square in self._threads.each(squared, tiles))
 
     def gram_times(self, V: Mapping[int, Float64]) -> dict[int, GramProduct]:
-        """Of every mode in V, its unfolding times the transpose times V (I_n × k), and the signs of the latter two.
+        """Return X₍ₙ₎X₍ₙ₎ᵀV for each mode n in V, with X₍ₙ₎ the unfolding along mode n and V of shape I_n × k.
 
         One pass over the entries serves all modes but the slowest, if tiles of that one are not too large. The others
         take one each, or two.

@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.errors import InvalidInput
-from sparse_ncp.solvers.tensor.dense import MissingEntries, Positive, Tensor
+from sparse_ncp.solvers.tensor.dense import MissingEntries, Tensor
 from sparse_ncp.solvers.tensor.gemm.out_of_core import contiguous_runs
 from sparse_ncp.solvers.tensor.missing.grams import RowGrams
 from sparse_ncp.solvers.tensor.missing.masked import Mask
 from sparse_ncp.solvers.tensor.missing.pattern import find_pattern
 from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.protocol import Positive
 from sparse_ncp.solvers.tensor.scan import Booleans, OnProgress, Scan, scan
 from sparse_ncp.solvers.tensor.threads import Threads
 

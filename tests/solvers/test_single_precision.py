@@ -14,8 +14,9 @@ from sparse_ncp.solvers import METHODS, InvalidInput, Settings, State, estimate_
 from sparse_ncp.solvers.bcd.phases import MOST_SINGLE, is_single_precision_worthwhile
 from sparse_ncp.solvers.settings import Accelerate
 from sparse_ncp.solvers.tensor.compressed import sketch_bytes
-from sparse_ncp.solvers.tensor.dense import SINGLE_BYTES, Positive, Tensor
+from sparse_ncp.solvers.tensor.dense import SINGLE_BYTES, Tensor
 from sparse_ncp.solvers.tensor.products import Array
+from sparse_ncp.solvers.tensor.protocol import Positive
 from sparse_ncp.solvers.tensor.threads import Threads
 from tests.solvers.literal import objective, relative_error
 from tests.solvers.problems import Layout, accelerated, is_squared, per_mode, problem_of, same_bits

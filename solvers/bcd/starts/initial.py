@@ -13,9 +13,8 @@ from sparse_ncp.solvers.bcd.problem import Problem
 from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.metrics import weights
 from sparse_ncp.solvers.settings import Settings
-from sparse_ncp.solvers.tensor.dense import GramProduct, Tensor
 from sparse_ncp.solvers.tensor.products import Array, Float64
-from sparse_ncp.solvers.tensor.protocol import TensorLike
+from sparse_ncp.solvers.tensor.protocol import GramProduct, TensorLike
 from sparse_ncp.solvers.tensor.scan import OnProgress
 from sparse_ncp.solvers.tensor.validation import LARGEST_NORM
 
@@ -40,7 +39,8 @@ def starting_factors(
     """The caller's factors if given, else drawn; then as the method needs them, in the working precision.
 
     The first start is what the settings say; the further ones are random, fitted in size, but for one of NNDSVD. Fixed
-    factors stay. `on_progress` is called before every round of passes over the tensor with the fraction done.
+    factors stay. `on_progress` is called with the fraction done before every round of
+    passes over the tensor.
     """
     on_progress(0.0)
     if initial is None:
@@ -60,7 +60,7 @@ def is_from_singular_vectors(tensor: TensorLike, settings: Settings, start: int)
     """The first start if the settings say so, else the second one where the vectors are cheap to find."""
     if settings.init == "nndsvd":
         return start == 1
-    return start == 2 and isinstance(tensor, Tensor) and math.prod(tensor.shape) <= SVD_MOST_ENTRIES
+    return start == 2 and tensor.has_gram_times and math.prod(tensor.shape) <= SVD_MOST_ENTRIES
 
 
 def _draw(
@@ -73,10 +73,10 @@ def _draw(
     factors = [np.asarray(fixed.get(mode, A), np.float64) for mode, A in enumerate(factors)]
     if settings.init == "random" and start == 1:
         return factors
-    if is_from_singular_vectors(tensor, settings, start) and isinstance(tensor, Tensor):
+    if is_from_singular_vectors(tensor, settings, start) and tensor.has_gram_times:
         done, passes = count(), SVD_ITERATIONS + 2 + 1
 
-        def multiplied(V: Mapping[int, Float64]) -> dict[int, GramProduct]:
+        def multiplied(V: Mapping[int, Float64]) -> Mapping[int, GramProduct]:
             on_progress(next(done) / passes)
             return tensor.gram_times(V)
 
@@ -103,7 +103,7 @@ def _best_size(tensor: TensorLike, factors: Sequence[Float64]) -> float:
 
 
 def nndsvd(
-    unfolded: Callable[[Mapping[int, Float64]], Mapping[int, GramProduct]],
+    gram_times: Callable[[Mapping[int, Float64]], Mapping[int, GramProduct]],
     fallbacks: Mapping[int, Float64],
     random: np.random.Generator,
 ) -> dict[int, Float64]:
@@ -120,12 +120,12 @@ def nndsvd(
         bases[mode] = np.eye(length) if is_whole else np.linalg.qr(random.standard_normal((length, wanted)))[0]
     for _ in range(SVD_ITERATIONS):
         searched = {mode: basis for mode, basis in bases.items() if len(basis) > basis.shape[1]}
-        bases |= {mode: np.linalg.qr(found.product)[0] for mode, found in unfolded(searched).items()}
+        bases |= {mode: np.linalg.qr(found.product)[0] for mode, found in gram_times(searched).items()}
     vectors = dict[int, Float64]()
-    for mode, found in unfolded(bases).items():
+    for mode, found in gram_times(bases).items():
         ritz, rotation = np.linalg.eigh(bases[mode].T @ found.product)
         vectors[mode] = bases[mode] @ rotation[:, np.argsort(ritz)[::-1][: fallbacks[mode].shape[1]]]
-    rights = unfolded(vectors)
+    rights = gram_times(vectors)
     return {mode: _nonnegative_parts(vectors[mode], rights[mode], fallback) for mode, fallback in fallbacks.items()}
 
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from sparse_ncp.solvers.bcd.starts.initial import nonnegative_normal
 from sparse_ncp.solvers.metrics import weights
 from sparse_ncp.solvers.studies.fitting.noise import Clipped, Counts, Noise, NoiseKind
-from sparse_ncp.solvers.tensor.dense import Positive, Tensor
+from sparse_ncp.solvers.tensor.dense import Tensor
 from sparse_ncp.solvers.tensor.gemm.blocks import split_point
 from sparse_ncp.solvers.tensor.products import Float64, gram, hadamard, khatri_rao
-from sparse_ncp.solvers.tensor.protocol import Modes
+from sparse_ncp.solvers.tensor.protocol import Modes, Positive
 from sparse_ncp.solvers.tensor.threads import Threads
 
 Factors: TypeAlias = tuple[Float64, ...]

@@ -38,6 +38,7 @@ class CompleteGrams:
     def __init__(self, order: int) -> None:
         self.constant: Modes = tuple(range(order))
         self.count: int | None = None
+        self.counts: Sequence[NDArray[np.int64]] | None = None
         # The factors of the sweep before, for as long as someone else needs them, and their Grams.
         self._latest: Sequence[tuple[ReferenceType[Array], Float64]] = ()
 
@@ -77,6 +78,7 @@ class RowGrams:
 
         self._multiply_pairs, self._unpack_pairs = multiply_pairs, unpack_pairs
         self.constant = pattern.constant
+        self.counts: Sequence[NDArray[np.int64]] | None = pattern.counts
         self.count: int | None = int(pattern.counts[0].sum())
         self.pattern = pattern
         self._order = len(modes)

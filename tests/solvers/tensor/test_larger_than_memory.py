@@ -14,11 +14,12 @@ from sparse_ncp.solvers import Settings, diagnose, solve, synthetic
 from sparse_ncp.solvers.bcd.starts.initial import SVD_OVERSAMPLES, nndsvd
 from sparse_ncp.solvers.tensor import dense
 from sparse_ncp.solvers.tensor.compressed import compress
-from sparse_ncp.solvers.tensor.dense import Positive, Tensor
+from sparse_ncp.solvers.tensor.dense import Tensor
 from sparse_ncp.solvers.tensor.gemm import out_of_core
 from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Split
 from sparse_ncp.solvers.tensor.gemm.out_of_core import contiguous_runs, memory_bytes
 from sparse_ncp.solvers.tensor.gemm.skinny import gemm_for
+from sparse_ncp.solvers.tensor.protocol import Positive
 from sparse_ncp.solvers.tensor.scan import scan
 from sparse_ncp.solvers.tensor.threads import Threads
 from tests.solvers.problems import start

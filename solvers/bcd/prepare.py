@@ -1,0 +1,194 @@
+"""Prepare a run: check its inputs, choose its penalty weights and starting factors, compile its kernels.
+
+This is the only module of `solvers.bcd` that makes a tensor; the others know `TensorLike` alone.
+"""
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparse_ncp.solvers.bcd.phases import check_single_precision, compress_if_worthwhile
+from sparse_ncp.solvers.bcd.problem import Problem, resolve
+from sparse_ncp.solvers.bcd.starts.initial import check_fixed, initial_notes, starting_factors
+from sparse_ncp.solvers.bcd.starts.trials import search_for
+from sparse_ncp.solvers.bcd.state import Clock, OnPrepare, PreparationStep, State, check_resumable
+from sparse_ncp.solvers.bcd.stopping import limit_reached
+from sparse_ncp.solvers.bcd.sweep import iterate, reason_to_stop
+from sparse_ncp.solvers.bcd.weights import Weights, missing_count, sparsity_above_noise, weights_for
+from sparse_ncp.solvers.block import Memory
+from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput
+from sparse_ncp.solvers.settings import Settings, Stop
+from sparse_ncp.solvers.tensor.protocol import Gram, TensorLike
+from sparse_ncp.solvers.tensor.scan import Scan
+from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.solvers.tensor.validation import prepare_tensor
+
+# Stopping rule of the fit without a penalty that estimates the noise: it need not converge further than that.
+NOISE_FIT = Stop(criterion="relative_objective", tolerance=1e-3, patience=2, max_iterations=40)
+
+
+def no_progress(step: PreparationStep, share: float) -> None:
+    """Ignore the progress of the preparation."""
+
+
+@dataclass(frozen=True)
+class RunInputs:
+    """Everything that a run is given; `solvers.sweeps` describes the fields."""
+
+    tensor: NDArray[Any] | TensorLike
+    settings: Settings
+    initial: Sequence[NDArray[Any]] | None = None
+    mask: NDArray[np.bool_] | None = None
+    fixed: Mapping[int, NDArray[Any]] | None = None
+    resume: State | None = None
+    threads: int | None = None
+    clock: Clock = Clock()
+    scan: Scan | None = None
+    on_prepare: OnPrepare = no_progress
+
+
+class PreparedRun(NamedTuple):
+    """A run before its next sweep."""
+
+    problem: Problem
+    tensor: TensorLike
+    state: State
+
+
+def prepare(inputs: RunInputs, pool: Threads) -> PreparedRun:
+    """Check the inputs of a run and return what its first sweep begins with.
+
+    Raises
+    ------
+    InvalidInput
+        If the tensor cannot be decomposed, or the inputs do not fit together.
+    """
+    settings, resume = inputs.settings, inputs.resume
+    with single_threaded_blas():
+        X = _open_tensor(inputs, pool)
+        if settings.accelerate == "compress" and not X.observed.constant:
+            unfit = "cannot compress a tensor whose missing entries differ along every mode"
+            raise InvalidInput("accelerate", unfit, "give 'auto' or 'none'")
+        fixed = check_fixed(inputs.fixed or {}, X.shape, settings, X.dtype)
+        if settings.accelerate == "float32":
+            check_single_precision(X, bool(fixed) or (resume is not None and bool(resume.fixed)))
+        if resume is not None:
+            check_resumable(resume, settings, X, inputs.initial, fixed)
+        started = time.perf_counter()
+        penalties = _penalty_weights(X, inputs, pool) if resume is None else resume.weights
+        weights_seconds = time.perf_counter() - started if settings.sparsity == "auto" else 0.0
+        problem = resolve(settings, penalties, tuple(fixed) if resume is None else resume.fixed)
+        sparse_rows = _rows_with_few_entries(X, problem)
+        for advice in (*problem.advice(), *sparse_rows):
+            warnings.warn(advice, AdviceWarning, stacklevel=4)
+        _compile(X, problem, pool)
+        if resume is not None:
+            return PreparedRun(problem, X, _resumed(resume, inputs, problem, X))
+        on_progress = partial(inputs.on_prepare, "start")
+        factors = starting_factors(X, problem, inputs.initial, fixed=fixed, on_progress=on_progress)
+        state = State(
+            settings,
+            penalties,
+            X.norm,
+            tuple(factors),
+            (Memory(),) * len(factors),
+            phase="compressed" if problem.tries_compression else "single" if problem.tries_single else "exact",
+            search=None if problem.is_one_block else search_for(problem, inputs.initial),
+            notes=(*initial_notes(inputs.initial, settings.rank), *sparse_rows),
+            missing=missing_count(X),
+            fixed=tuple(fixed),
+            preparation_seconds=weights_seconds,
+        )
+        return PreparedRun(problem, X, state.with_clock(inputs.clock))
+
+
+def is_tensor_like(tensor: object) -> bool:
+    """Whether this is a `TensorLike`, not an array or a list."""
+    return hasattr(tensor, "first_contraction") and hasattr(tensor, "sweep")
+
+
+def _open_tensor(inputs: RunInputs, pool: Threads) -> TensorLike:
+    """Scan an array for entries that cannot be decomposed; return a `TensorLike` as it is."""
+    tensor, settings = inputs.tensor, inputs.settings
+    inputs.on_prepare("scan", 0.0)
+    if not isinstance(tensor, np.ndarray) and is_tensor_like(tensor):
+        if inputs.mask is not None:
+            raise InvalidInput("mask", "is given with a tensor that has its own", "leave it out")
+        return tensor
+    on_progress = partial(inputs.on_prepare, "scan")
+    kinds = (settings.missing, settings.negative, settings.rank)
+    return prepare_tensor(tensor, settings.precision, pool, inputs.mask, *kinds, inputs.scan, on_progress)
+
+
+def _penalty_weights(X: TensorLike, inputs: RunInputs, pool: Threads) -> Weights:
+    """Return the weights of the penalties; for `sparsity="auto"`, estimate the noise by a fit without a penalty."""
+    settings = inputs.settings
+    if settings.sparsity != "auto":
+        return weights_for(settings, X, settings.sparsity)
+    unpenalised = weights_for(settings, X, 0.0)
+    problem = resolve(settings.model_copy(update={"stop": NOISE_FIT}), unpenalised)
+    _compile(X, problem, pool)
+
+    def on_progress(_share: float) -> None:
+        inputs.on_prepare("weights", 0.0)  # the sweeps that follow take most of the time
+
+    compressed = compress_if_worthwhile(X, problem, on_progress) if problem.tries_compression else None
+    factors = starting_factors(X, problem, inputs.initial, on_progress=on_progress)
+    state = State(problem.settings, unpenalised, X.norm, tuple(factors), (Memory(),) * len(factors))
+    while state.stop_reason is None:
+        inputs.on_prepare("weights", state.iteration / NOISE_FIT.max_iterations)
+        state = iterate(compressed or X, problem, state, pool)
+    return weights_for(settings, X, sparsity_above_noise(X, settings.rank, state.history.relative_error[-1]))
+
+
+def _rows_with_few_entries(X: TensorLike, problem: Problem) -> list[str]:
+    """Return advice on rows of factors that too few observed entries determine."""
+    found: list[str] = []
+    rank, observed = problem.settings.rank, X.observed.counts
+    if observed is None:
+        return found
+    for mode in problem.free:
+        counts = observed[mode]
+        few = np.flatnonzero(counts < rank)
+        if few.size:
+            count = counts[few[0]]
+            more = "" if few.size == 1 else f", and so have {few.size - 1} more of its mode"
+            found.append(
+                f"index {few[0]} of mode {mode + 1} has {count} observed {'entry' if count == 1 else 'entries'}, fewer "
+                f"than the {rank} components{more}: its row is not determined; lower the rank, or leave it out"
+            )
+    return found
+
+
+def _compile(X: TensorLike, problem: Problem, pool: Threads) -> None:
+    """Update a 1 × 1 factor of the first and of the last mode, so that the clock never counts a compiler."""
+    from sparse_ncp.solvers.kernels.elementwise import precompile
+    from sparse_ncp.solvers.kernels.hals import hals_rows  # puts components back; numba, see methods/hals.py
+
+    for dtype in (np.dtype(np.float64), np.dtype(np.float32)):
+        precompile(dtype)
+    one = np.ones((1, 1))
+    rows = one if X.observed.count is None else one[None]
+    for G in (Gram(one, one), Gram(rows, one)):
+        for mode in (problem.free[0], problem.free[-1]):
+            problem.method.update(one, problem.block(mode, G, one, pool), Memory())
+        if problem.can_regrow:
+            hals_rows(one, one, G.rows, one.copy(), 1)
+    if problem.tries_single:
+        X.compile_single_precision()
+
+
+def _resumed(resume: State, inputs: RunInputs, problem: Problem, X: TensorLike) -> State:
+    """Return the state that a run goes on from, under the new stopping rules."""
+    state = resume.with_clock(inputs.clock).on_this_machine()
+    state = replace(state, settings=inputs.settings, tensor_norm=X.norm)
+    reason = state.stop_reason if problem.is_one_block else reason_to_stop(X, problem, state)
+    if state.phase != "exact" or (state.search and state.search.stage != "final"):
+        reason = limit_reached(state)  # there, convergence ends the phase or the segment, and not the run
+    return replace(state, stop_reason=reason)
