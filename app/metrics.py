@@ -70,7 +70,7 @@ class HttpMetrics:
 
 
 class ServerCollector:
-    """Queue, workers, disk and event clients, collected at every scrape. Without Redis it gives the rest."""
+    """Queue, workers, disk and event clients, collected at every scrape; without Redis, all but queue and workers."""
 
     def __init__(self, app: FastAPI, stats: StatsRecords, store: Store, size: "StoreSize") -> None:
         self._app = app
@@ -116,7 +116,7 @@ def _gauge(name: str, meaning: str, value: float) -> GaugeMetricFamily:
 
 
 class StoreSize:
-    """Bytes in the store, measured in a thread at most once a minute: whoever asks gets the last measurement."""
+    """Bytes in the store, measured in a thread at most once a minute; readers get the last measurement."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -125,7 +125,7 @@ class StoreSize:
         self._measuring = threading.Lock()
 
     def by_kind(self) -> Mapping[str, int]:
-        """Of tensors, jobs and uploads; empty until they have been measured."""
+        """Return the bytes of tensors, jobs and uploads; empty before the first measurement."""
         if time.monotonic() >= self._due and self._measuring.acquire(blocking=False):
             threading.Thread(target=self._measure, name="store-size", daemon=True).start()
         return self._sizes

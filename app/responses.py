@@ -15,7 +15,10 @@ from sparse_ncp.worker.study_contract import Study
 Limit = Annotated[int, Query(ge=1, le=500, description="items on a page")]
 Cursor = Annotated[str | None, Query(pattern="^[0-9]{1,16}$", description="`next` of the page before")]
 NamePart = Annotated[
-    str | None, Query(alias="name", max_length=200, description="only those whose name contains this, in any case")
+    str | None,
+    Query(
+        alias="name", max_length=200, description="only records whose name contains this text, in upper or lower case"
+    ),
 ]
 Fix = Annotated[
     str,
@@ -27,7 +30,10 @@ Fix = Annotated[
 Most = Annotated[
     int,
     Query(
-        alias="max", ge=1, le=1024, description="at most so many indices of each mode; of more, every second, third…"
+        alias="max",
+        ge=1,
+        le=1024,
+        description="at most this many indices of each mode; longer modes are thinned to every second, third, …",
     ),
 ]
 Record = TypeVar("Record", Job, Study, TensorRecord)
@@ -44,13 +50,13 @@ REQUEST_ID_HEADER = "X-Request-Id"
 
 
 class NewName(FrozenModel):
-    """What may be changed of a record: its name."""
+    """A new name for a record."""
 
     name: Name | None = Field(description="a name for people; null for none")
 
 
 def _without_owner(name: str, model: type[BaseModel]) -> type[BaseModel]:
-    """A model with the same fields but the owner: derived, so that the two cannot drift apart."""
+    """Return a model with the same fields except the owner."""
     fields = {field: (found.annotation, found) for field, found in model.model_fields.items() if field != "owner"}
     return create_model(name, __doc__=model.__doc__, **fields)  # type: ignore[call-overload, no-any-return]
 
@@ -64,24 +70,24 @@ TensorPage = create_model("TensorPage", items=(list[TensorAnswer], ...), next=(s
 
 
 def public_path(request: Request, path: str) -> str:
-    """The path as callers reach it: a proxy may show the server below NCP_ROOT_PATH, and takes that off requests."""
+    """Return the path as callers reach it: below NCP_ROOT_PATH, which a proxy strips from requests."""
     root_path: str | None = request.app.state.configuration.root_path
     return f"{root_path or ''}{path}"
 
 
 def next_link(request: Request, **query: str | int) -> str:
-    """The value of `Link` for the next page: the same request with another place to begin."""
+    """Return the value of `Link` for the next page."""
     following = request.url.include_query_params(**query)
     return f'<{public_path(request, following.path)}?{following.query}>; rel="next"'
 
 
 def answer(record: Job | Study | TensorRecord, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A response with one record. What is not finite is null."""
+    """Return a response with one record; numbers that are not finite become null."""
     return Response(record.model_dump_json(exclude={"owner"}), status, headers, "application/json")
 
 
 def answer_page(request: Request, page: Page[Record]) -> Response:
-    """A response with one page of records, and the address of the next page in `Link`."""
+    """Return a response with one page of records, and a `Link` to the next."""
     items = ",".join(record.model_dump_json(exclude={"owner"}) for record in page.items)
     headers = {}
     if page.next is not None:

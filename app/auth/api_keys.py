@@ -27,7 +27,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 # The last use is stored at most this often: few requests should wait for the disk.
 USE_SECONDS = 60.0
 NEVER = (0.0, 0.0)
-# What reading a spoilt key file may raise: its content is no key, or it is no file, or not for this account.
+# Raised when a key file is damaged, is a folder, or belongs to another account.
 UNREADABLE = (ValidationError, PermissionError, IsADirectoryError)
 
 
@@ -42,9 +42,9 @@ class Key(FrozenModel):
 
 
 class ApiKeys:
-    """The keys of one data folder. The time stamp of a key's file is its last use, 1970 if there was none.
+    """The keys of one data folder. The time stamp of a key's file is its last use, or 1970 before the first.
 
-    Those that were found before are remembered for as long as the disk is away: callers shall not notice it.
+    Keys that were found once are cached, so that callers are still recognised while the disk is unavailable.
     """
 
     def __init__(self, root: Path) -> None:
@@ -65,11 +65,11 @@ class ApiKeys:
         return bool(self._ever_made)
 
     def find(self, secret: str) -> Key | None:
-        """The key with this secret. Found by digest, never compared, so that timing gives nothing away."""
+        """Return the key with this secret, looked up by its digest so that timing reveals nothing."""
         return self.find_digest(digest_of(secret))
 
     def find_digest(self, digest: str) -> Key | None:
-        """The key whose secret has this digest."""
+        """Return the key whose secret has this digest, or None."""
         path = self._file(digest)
         try:
             with translate_storage_errors():
@@ -90,15 +90,17 @@ class ApiKeys:
             try:
                 os.utime(path)
             except FileNotFoundError:
-                return None  # revoked this very moment
-            except OSError as error:  # a disk that cannot be written must not lock anybody out
-                log.warning("the last use of key %s cannot be noted: %s", key.name, error)
+                return None  # revoked just now
+            except OSError as error:  # a read-only disk must not lock callers out
+                log.warning("cannot record the last use of key %s: %s", key.name, error)
         return key
 
     def create(self, name: str, admin: bool = False, limits: Limits = UNLIMITED) -> str:
         """Create a key and return its secret, which is not stored."""
         if NAME.fullmatch(name) is None:
-            raise InvalidInput("name", f"{name!r} is not a name", "use up to 64 of a-z, 0-9, dot, dash and underscore")
+            raise InvalidInput(
+                "name", f"{name!r} is not a valid name", "use up to 64 characters: a-z, 0-9, dot, dash and underscore"
+            )
         with self._alone():
             if any(key.name == name for key in self.all()):
                 raise InvalidInput("name", f"{name} has a key already", "revoke it first, or choose another name")
@@ -113,7 +115,7 @@ class ApiKeys:
         return sorted((key for _, key in self._readable()), key=lambda key: key.name)
 
     def damaged(self) -> list[str]:
-        """What is wrong with each key file that cannot be read."""
+        """Return one sentence for each key file that cannot be read."""
         readable = {path for path, _ in self._readable()}
         return [_damage(path) for path in sorted(self._folder.glob("*.json")) if path not in readable]
 
@@ -141,7 +143,7 @@ class ApiKeys:
 
     def _readable(self) -> Iterator[tuple[Path, Key]]:
         for path in self._folder.glob("*.json"):
-            with suppress(FileNotFoundError, *UNREADABLE):  # revoked this very moment, or damaged
+            with suppress(FileNotFoundError, *UNREADABLE):  # revoked just now, or damaged
                 yield path, _read(path)[0]
 
     def _path(self, secret: str) -> Path:
@@ -151,12 +153,12 @@ class ApiKeys:
         return self._folder / f"{digest}.json"
 
     def _alone(self) -> AbstractContextManager[object]:
-        """A lock for one change at a time: two could use the same name."""
+        """Return the lock that serialises changes, so that no name is used twice."""
         return locked(private_folder(self._folder))
 
 
 def digest_of(secret: str) -> str:
-    """What is stored of a secret."""
+    """Return the digest of a secret, which is stored in its place."""
     return sha256(secret.encode(errors="replace")).hexdigest()
 
 
@@ -165,7 +167,7 @@ def _damage(path: Path) -> str:
 
 
 def _read(path: Path) -> tuple[Key, float]:
-    """The key, and the time stamp of its last use."""
+    """Return a key and the time stamp of its last use."""
     with path.open("rb") as file:
         used = os.fstat(file.fileno()).st_mtime
         key = Key.model_validate_json(file.read())

@@ -13,14 +13,14 @@ from sparse_ncp.app.errors.exceptions import InvalidCredentials, MissingCredenti
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.owner_limits import FrozenModel, Limits
 
-# Of every route that needs a caller; what lies outside is the same for everybody: health, documentation, the page.
+# Every route below needs a caller. The others, such as health, documentation and the page, are public.
 API_PREFIX = "/v1"
-# Asked by a browser that has no key yet.
+# Used by browsers that have no key yet.
 SESSION_PATH = f"{API_PREFIX}/session"
 
 
 class Caller(FrozenModel):
-    """Who sent a request. The owner is the name of their key."""
+    """The caller of a request. The owner is the name of their key."""
 
     owner: str
     admin: bool
@@ -40,7 +40,7 @@ def local_caller(configuration: Configuration) -> Caller:
 class Authenticator:
     """Identifies callers by key, or by the session that began with one.
 
-    A server on a loopback address that has never had a key asks for none.
+    A server on a loopback address is open until its first key is created.
     """
 
     def __init__(self, configuration: Configuration) -> None:
@@ -63,7 +63,7 @@ class Authenticator:
         return self._caller_in_session(token)
 
     def is_open(self, request: Request) -> bool:
-        """Whether nobody needs a key. UntrustedHost if so, but the caller may be a page of another site."""
+        """Return whether the server is open. Raises UntrustedHost if the caller may be a page of another site."""
         if not self._is_unauthenticated_server(request):
             return False
         if not is_known(request.headers.get("host", ""), self._hosts):
@@ -71,7 +71,7 @@ class Authenticator:
         return True
 
     def _caller_in_session(self, token: str) -> Caller:
-        """Whose key the session began with. SessionEnded if it is over, or the key was revoked."""
+        """Return the caller whose key started the session. Raises SessionEnded if it is over or the key was revoked."""
         session = self._sessions.find(token)
         key = None if session is None else self._keys.find_digest(session.key_digest)
         if session is None or key is None:
@@ -80,7 +80,7 @@ class Authenticator:
         return self._caller(key).model_copy(update={"session_ends_at": session.expires_at})
 
     def sign_in(self, secret: str) -> tuple[str, Caller]:
-        """Begin a session with a key; gives the token for its cookie."""
+        """Start a session with a key; return the token for its cookie, and the caller."""
         self._caller(self._keys.find(secret))
         token = self._sessions.create(digest_of(secret))
         return token, self._caller_in_session(token)

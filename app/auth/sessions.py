@@ -40,7 +40,7 @@ class Sessions:
         self._lasts = timedelta(hours=hours)
 
     def create(self, key_digest: str) -> str:
-        """Begin a session of this key; gives its token, which is not stored."""
+        """Start a session of this key and return its token, which is not stored."""
         token, now = PREFIX + secrets.token_urlsafe(32), datetime.now(UTC)
         session = Session(key_digest=key_digest, created_at=now, expires_at=now + self._lasts)
         with locked(private_folder(self._folder)):
@@ -49,7 +49,7 @@ class Sessions:
         return token
 
     def find(self, token: str) -> Session | None:
-        """None if there is no such session, or its time is up."""
+        """Return the session, or None if it does not exist or has expired."""
         session = _read(self._path(token))
         return None if session is None or session.is_over else session
 
@@ -57,7 +57,7 @@ class Sessions:
         self._path(token).unlink(missing_ok=True)
 
     def _make_room(self, key_digest: str) -> None:
-        """Forget sessions that are over, and the oldest of this key if there are too many."""
+        """Remove expired sessions, and the oldest of this key if there are too many."""
         own = []
         for path, session in self._all():
             if session is None or session.is_over:
@@ -72,12 +72,12 @@ class Sessions:
             yield path, _read(path)
 
     def _path(self, token: str) -> Path:
-        """By digest: a cookie may be anything, and timing gives nothing away."""
+        """Return the session's file, named by digest: a cookie may contain anything, and timing reveals nothing."""
         return self._folder / f"{sha256(token.encode(errors='replace')).hexdigest()}.json"
 
 
 def _read(path: Path) -> Session | None:
-    """None if it is gone or damaged: its browser signs in again."""
+    """Return the session in a file, or None if the file is gone or damaged: its browser must sign in again."""
     with suppress(FileNotFoundError):
         try:
             return Session.model_validate_json(path.read_bytes())

@@ -47,7 +47,7 @@ def create(
     requests_per_second: RequestsPerSecond = None,
     data: Data = None,
 ) -> None:
-    """Create a key and print it; it is not shown again."""
+    """Create a key and print it. It is not shown again."""
     limits = _changed(
         UNLIMITED,
         tensor_bytes=tensor_bytes,
@@ -105,7 +105,7 @@ def revoke(name: Name, data: Data = None) -> None:
     with _keys_in(data) as keys:
         keys.revoke(name)
         if not keys.all():
-            print("ncp: that was the last key: nobody can call this server now", file=sys.stderr)
+            print("ncp: that was the last key: no one can call this server now", file=sys.stderr)
 
 
 @contextmanager

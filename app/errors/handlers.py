@@ -36,14 +36,14 @@ log = logging.getLogger("ncp.problems")
 
 
 class ProblemType(NamedTuple):
-    """What a program may rely on: the status, and the last word of the problem's `type`."""
+    """The part of a problem that programs may rely on: the status, and the last word of its `type`."""
 
     status: int
     word: str
     remedy: str | None = None
 
 
-ASK = "send Authorization: Bearer KEY; the operator makes a key with ncp keys create NAME"
+ASK = "send Authorization: Bearer KEY; the operator creates a key with ncp keys create NAME"
 BUSY = "try again after Retry-After seconds"
 CORRECT = "correct the fields named in errors"
 PROBLEM_TYPES: Mapping[type[Exception], ProblemType] = {
@@ -66,7 +66,7 @@ PROBLEM_TYPES: Mapping[type[Exception], ProblemType] = {
     TooLarge: ProblemType(413, "too-large", "send a smaller tensor, or ask the operator for a higher limit"),
     UnsupportedMedia: ProblemType(415, "unsupported-media"),
     Forbidden: ProblemType(403, "forbidden", "ask from the server's own machine, or with an admin's key"),
-    ClientDisconnect: ProblemType(400, "disconnected"),  # nobody reads it, but it is not logged as an error
+    ClientDisconnect: ProblemType(400, "disconnected"),  # no client receives it, but it is not logged as an error
     SessionEnded: ProblemType(401, "session-ended", "sign in again, or send a key"),
     NoSignIn: ProblemType(409, "no-sign-in", "call without a key"),
     MissingCredentials: ProblemType(401, "no-key", ASK),
@@ -100,7 +100,7 @@ PLAIN_REMEDIES: Mapping[int, str] = {
 
 
 def install(app: FastAPI) -> None:
-    """Turn every exception, whether in the table or not, into a problem."""
+    """Answer every exception, in the table or not, with a problem."""
     for kind in PROBLEM_TYPES:
         app.add_exception_handler(kind, _known)
     app.add_exception_handler(OSError, _failed_to_read)
@@ -175,7 +175,7 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
 
 
 def _plain(request: Request, error: Exception) -> JSONResponse:
-    """What the framework refuses by itself: unknown paths, methods, ranges, unreadable bodies."""
+    """Answer what the framework refuses: unknown paths, wrong methods, bad ranges, unreadable bodies."""
     assert isinstance(error, HTTPException)
     word = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
     headers, remedy = error.headers, PLAIN_REMEDIES.get(error.status_code)

@@ -1,4 +1,4 @@
-"""What pydantic refuses, in plain words. Loads nothing else: the command uses it as well."""
+"""Plain-English messages for pydantic's validation errors. Imports nothing else: the `ncp` command uses it, too."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -28,7 +28,7 @@ REMEDIES: Mapping[str, str] = {
     "model_type": "give a JSON object, in braces",
     "model_attributes_type": "give a JSON object, in braces",
 }
-# Where pydantic speaks of Python, or of nothing that a caller knows.
+# Replace messages of pydantic that mention Python or its own terms.
 PROBLEMS: Mapping[str, str] = {
     "missing": "is required",
     "extra_forbidden": UNKNOWN,
@@ -57,7 +57,7 @@ PROBLEMS: Mapping[str, str] = {
 
 
 def in_words(error: Mapping[str, Any], manual: str = "/docs") -> tuple[str, str]:
-    """Problem and remedy of one entry of `ValidationError.errors()`. A message of ours may have both: "…; …"."""
+    """Return problem and remedy for one entry of `ValidationError.errors()`. Our own messages have both: "…; …"."""
     kind = error["type"]
     context = {name: _plain(value) for name, value in error.get("ctx", {}).items()}
     problem = PROBLEMS[kind].format(**context) if kind in PROBLEMS else error["msg"].removeprefix("Value error, ")

@@ -29,14 +29,14 @@ LIST_BODY = "axes"
 
 
 def field_problems(found: Sequence[Any], body: Any) -> list[FieldProblem]:
-    """One entry per refused field. `found` is what `RequestValidationError.errors()` gives."""
+    """Return one entry per refused field of `RequestValidationError.errors()`."""
     located = [(_path(error["loc"], error["type"], body), error) for error in found]
     fields = groupby(located, key=lambda pair: pair[0][:1])
     return [_field_problem(path, error, body) for _, group in fields for path, error in _closest(list(group))]
 
 
 def _path(location: Sequence[str | int], kind: str, body: Any) -> tuple[str | int, ...]:
-    """The location without the source and without the names of union members, which nobody wrote."""
+    """Return the location without its source and without the names of union members, which are not in the request."""
     source, *steps = location if location and location[0] in SOURCES else ("body", *location)
     if source != "body":
         return tuple(steps)
@@ -59,8 +59,10 @@ def _holds(value: Any, step: str | int) -> bool:
 
 
 def _closest(group: list[tuple[tuple[str | int, ...], Any]]) -> list[tuple[tuple[str | int, ...], Any]]:
-    """Of a field that may have one of several types, the errors of the type nearest to the value: those found deepest,
-    or else those about more than the type."""
+    """Return the errors of the type nearest to the value, for a field that may have one of several types.
+
+    Those are the errors found deepest, or else those that are not about the type itself.
+    """
 
     def nearness(pair: tuple[tuple[str | int, ...], Any]) -> tuple[int, bool]:
         path, error = pair
@@ -93,33 +95,36 @@ def _field_problem(path: tuple[str | int, ...], error: Any, body: Any) -> FieldP
 
 
 def _name(path: tuple[str | int, ...]) -> str:
-    """The field as the caller sees it: dots lead inwards, list entries count from 1."""
+    """Return the field as callers write it: `stop.tolerance`, with list entries counted from 1."""
     if path and isinstance(path[0], int):
         return _name((f"{LIST_BODY}[{path[0] + 1}]", *path[1:]))
     return ".".join(str(step + 1) if isinstance(step, int) else step for step in path) or "body"
 
 
 def _broken_json(body: object, place: int, why: str) -> tuple[str, str]:
-    """Where it breaks, and the usual cause."""
+    """Return where the JSON is broken, and how to correct the usual cause."""
     text = body if isinstance(body, str) else ""
     line, column = text.count("\n", 0, place) + 1, place - text.rfind("\n", 0, place)
     problem = f"is not valid JSON: {why[:1].lower()}{why[1:]} at line {line}, column {column}"
     if text[place : place + 1] == "'":
-        return problem, "put names and text into double quotes"
+        return problem, "put names and text in double quotes"
     if not text.strip():
         return problem, "send a JSON object"
-    return problem, "correct it there; every name and text is in double quotes, and no comma stands before a bracket"
+    return (
+        problem,
+        "correct it there: every name and text is in double quotes, and no comma comes before a closing bracket",
+    )
 
 
 def _right_place(path: tuple[str | int, ...]) -> tuple[str, str] | None:
-    """For a known field in the wrong place, or one that is nearly known: where it belongs, or what may be meant."""
+    """Return where a misplaced field belongs, or which known name a misspelt one resembles; None without either."""
     *inside, name = map(str, path)
     if not inside and name in Stop.model_fields:
-        return "belongs into stop", f'write "stop": {{"{name}": …}}'
+        return "belongs in `stop`", f'write "stop": {{"{name}": …}}'
     if inside == ["stop"] and name in JobRequest.model_fields:
-        return "does not belong into stop", f'write "{name}" beside "stop"'
+        return "does not belong in `stop`", f'write "{name}" beside "stop"'
     if len(inside) > 1 or (inside and inside != ["stop"]):
         return None
     known = {**JobRequest.model_fields, **CompareRequest.model_fields, **ChooseRequest.model_fields}
     meant = get_close_matches(name, Stop.model_fields if inside else known, 1)
-    return (UNKNOWN, f"leave it out, or write {meant[0]} if that is meant") if meant else None
+    return (UNKNOWN, f"leave it out; did you mean {meant[0]}?") if meant else None

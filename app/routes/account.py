@@ -29,7 +29,7 @@ router = APIRouter(tags=["server"])
 
 
 class OwnUsage(Usage):
-    """What you have taken, and your limits."""
+    """Your usage, and your limits."""
 
     admin: bool = Field(description="whether your key opens /v1/admin")
     limits: Limits

@@ -29,7 +29,7 @@ class OwnedJobPage(BaseModel):
 
 
 class OwnerAnswer(Usage):
-    """Somebody who has a key, or had one and left something here."""
+    """An owner who has a key, or had one and still has records here."""
 
     has_key: bool
     admin: bool
@@ -73,7 +73,7 @@ class DiskAnswer(BaseModel):
 
 
 class ServerAnswer(BaseModel):
-    """What the server has to work with, and what it works on."""
+    """The workers and the disk of the server, and the jobs that run."""
 
     version: str
     workers: list[WorkerAnswer] = Field(description="those that have sent a heartbeat of late")
@@ -122,7 +122,7 @@ def get_queue(admin: Admin, records: Records) -> QueueAnswer:
 
 @router.get("/server", response_model=ServerAnswer, responses=error_responses(404))
 def get_server(admin: Admin, request: Request, records: Records, store: Store, config: Config) -> Response:
-    """Workers, running jobs whoever they belong to, and the disk."""
+    """Workers, the running jobs of all owners, and the disk."""
     disk = DiskAnswer(
         total_bytes=store.total_bytes(),
         free_bytes=store.free_bytes(),
@@ -155,6 +155,6 @@ def list_jobs_of(
 
 @router.post("/jobs/{job_id}/cancel", status_code=202, response_model=OwnedJob, responses=error_responses(404))
 def cancel_any_job(job_id: str, admin: Admin, records: Records) -> Response:
-    """Cancel a job, whoever it belongs to."""
+    """Cancel a job of any owner."""
     job = records.jobs.cancel(records.jobs.owner_of(job_id), job_id)
     return JSONResponse(job.model_dump(mode="json"), 202)

@@ -1,4 +1,4 @@
-"""GET …/events: the event stream of a job or a study, everything once and in order, whoever connects when."""
+"""GET …/events: the event stream of a job or a study, each event once and in order for every client."""
 
 from typing import Annotated, Any
 
@@ -83,9 +83,7 @@ def watch_study(
 
 
 def _no_such_event(kind: str) -> InvalidInput:
-    return InvalidInput(
-        "Last-Event-ID", f"this {kind} has had no such event", "send the id of the last event you received"
-    )
+    return InvalidInput("Last-Event-ID", f"this {kind} has no such event", "send the id of the last event you received")
 
 
 def _stream(

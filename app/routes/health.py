@@ -25,12 +25,12 @@ class Alive(BaseModel):
 
 
 class Ready(BaseModel):
-    """What must be true for a job to run, each by itself."""
+    """The conditions for a job to run, each reported separately."""
 
     redis: bool = Field(description="Redis answers")
     durable: bool = Field(description="Redis keeps every write: AOF, appendfsync always, noeviction")
     disk: bool = Field(description="the store can be written and has NCP_MIN_FREE_BYTES left")
-    worker: bool = Field(description="a worker is there")
+    worker: bool = Field(description="at least one worker is live")
     free_bytes: int
     live_workers: int
 
@@ -49,20 +49,20 @@ CHECKS = {
             problem="cannot be written, or is nearly full",
             remedy="free some space in NCP_DATA, or mount its disk again if that is read-only or fails",
         ),
-        FieldProblem(field="worker", problem="none is there", remedy="start one with ncp worker"),
+        FieldProblem(field="worker", problem="no worker is live", remedy="start one with ncp worker"),
     )
 }
 
 
 @router.get("/healthz", response_model=Alive)
 async def healthz(request: Request) -> Alive:
-    """The process answers. Says nothing of Redis or workers: restarting this process would not mend those."""
+    """The process answers. Redis and workers are not checked: restarting this process would not repair them."""
     return Alive(version=request.app.version)
 
 
 @router.get("/readyz", response_model=Ready, responses=error_responses())
 def readyz(records: Records, store: Store, config: Config) -> Response:
-    """Whether a job submitted now would be kept and run; if not, `errors` names each thing that is missing."""
+    """Whether a job submitted now would be stored and run; otherwise `errors` names each condition that fails."""
     seen = records.ping()
     room = _writable_bytes(store)
     ready = Ready(
@@ -76,12 +76,12 @@ def readyz(records: Records, store: Store, config: Config) -> Response:
     failed = [check for name, check in CHECKS.items() if not getattr(ready, name)]
     if failed:
         detail = "; ".join(f"{check.field}: {check.problem}" for check in failed)
-        return problem(503, "not-ready", detail, "correct what errors names", failed)
+        return problem(503, "not-ready", detail, "correct the conditions named in errors", failed)
     return JSONResponse(ready.model_dump())
 
 
 def _writable_bytes(store: Store) -> int | None:
-    """The room that is left; None if the store cannot be written at all."""
+    """Return the free bytes of the store, or None if it cannot be written."""
     try:
         store.check_writable()
         return store.free_bytes()
@@ -99,17 +99,20 @@ def _writable_bytes(store: Store) -> int | None:
     },
 )
 def metrics(request: Request) -> Response:
-    """Numbers for Prometheus: from this machine for anyone, from elsewhere with an admin's key."""
+    """Metrics for Prometheus: from this machine without a key, from elsewhere with an admin's key."""
     if not may_read(request):
-        raise Forbidden("The numbers of the whole server are for admins, and for callers on the same machine.")
+        raise Forbidden("The metrics of the server are for admins, and for callers on the same machine.")
     metrics: HttpMetrics = request.app.state.metrics
     encode, media_type = choose_encoder(request.headers.get("accept", ""))
     return Response(encode(metrics.registry), media_type=media_type)
 
 
 def may_read(request: Request) -> bool:
-    """Whether the caller may read the metrics: without a key from this machine, and by a name of this machine, since a
-    proxy on this machine sends another `Host` or the address of its client; else with an admin's key."""
+    """Return whether the caller may read the metrics.
+
+    No key is needed from this machine, with a `Host` that names it: a proxy on this machine sends another `Host` or
+    the address of its client. All others need an admin's key.
+    """
     identify: Identify = request.app.state.identify
     is_local = request.client is not None and is_loopback(request.client.host)
     return (is_local and is_known(request.headers.get("host", ""), ())) or identify(request).admin

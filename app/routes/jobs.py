@@ -103,14 +103,14 @@ async def submit_job(request: Request, body: JobRequest, caller: Caller, idempot
 
 
 class MemoryEstimate(BaseModel):
-    """Of one job, beside the tensor, which is mapped."""
+    """The memory of one job, without the tensor, which is mapped from its file."""
 
     needed_bytes: int | None = Field(description="an upper estimate; null if the tensor's bytes cannot be read")
     limit_bytes: int = Field(description="what a job may take: NCP_MAX_JOB_MEMORY_BYTES")
 
 
 class JobEstimate(BaseModel):
-    """What a job would need and run with."""
+    """The memory that a job would need, and the settings it would run with."""
 
     memory: MemoryEstimate
     refused: list[FieldProblem] = Field(description="why the job would be refused now; empty if it would be queued")
@@ -124,7 +124,7 @@ class JobEstimate(BaseModel):
     dependencies=[Depends(only_json)],
 )
 def estimate_job(body: JobRequest, caller: Caller, jobs: Jobs) -> JobEstimate:
-    """What submitting this body would come to; nothing is queued.
+    """Estimate the memory of a job and check its settings; nothing is queued.
 
     A body that is no job, or names no tensor of yours, is refused as it is by `POST /v1/jobs`.
     """
@@ -195,7 +195,7 @@ def get_history(
     limit: HistoryLimit = None,
     format: Format = "json",
 ) -> Response:
-    """The same numbers as the event stream, in order, each iteration once: with `limit` in pages, else all of them.
+    """Every iteration once and in order, as in the event stream: with `limit` in pages, otherwise all at once.
 
     After a page that is not the last, `Link` with `rel="next"` is the address of the next one.
     """

@@ -1,4 +1,4 @@
-"""Submissions that come at the same time, made together: they share a thread, a round trip and a flush to the disk."""
+"""Concurrent submissions, made in batches: a batch shares one thread, one round trip and one flush to the disk."""
 
 import asyncio
 
@@ -7,12 +7,12 @@ from starlette.concurrency import run_in_threadpool
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.records.jobs import Submission, Submitted
 
-# At most so many together: a few milliseconds in which Redis serves nobody else.
+# Jobs per batch: Redis is busy with one for a few milliseconds, and serves no other client meanwhile.
 TOGETHER = 32
 
 
 class Submissions:
-    """Submits jobs. What comes while others are being written waits for their end, and is then written together."""
+    """Submit jobs in batches: those that arrive while a batch is written form the next one."""
 
     def __init__(self, jobs: JobOperations) -> None:
         self._jobs = jobs
@@ -20,7 +20,10 @@ class Submissions:
         self._writing: asyncio.Task[None] | None = None
 
     async def submit(self, submission: Submission) -> Submitted:
-        """As `JobOperations.submit`. One that names further files is admitted by itself: reading them may take long."""
+        """Submit one job, as `JobOperations.submit` does.
+
+        A job that names further files is submitted by itself, because reading them may take long.
+        """
         request = submission.request
         if request.initial or request.mask or request.fixed:
             return await run_in_threadpool(self._jobs.submit, *submission)
@@ -34,7 +37,7 @@ class Submissions:
         return outcome
 
     async def _drain(self) -> None:
-        """Until nobody waits."""
+        """Drain the queue, one batch at a time."""
         try:
             while self._waiting:
                 together, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
@@ -48,5 +51,5 @@ class Submissions:
     async def _outcomes(self, submissions: list[Submission]) -> list[Submitted | Exception]:
         try:
             return await asyncio.to_thread(self._jobs.submit_many, submissions)
-        except Exception as error:  # that of all: Redis is away, and each who waits is told
+        except Exception as error:  # Redis is unavailable: every caller in the batch gets this error
             return [error] * len(submissions)

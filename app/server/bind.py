@@ -13,17 +13,17 @@ BACKLOG = 2048
 
 
 def check_address(configuration: Configuration) -> None:
-    """Refuse an address that is not this machine's, or that others reach while nobody has a key."""
+    """Refuse an address that this machine does not have, or that others can reach before the first key is created."""
     resolve_address(configuration.host, configuration.port)
     if not is_loopback(configuration.host) and not ApiKeys(configuration.data).all():
         raise StartupError(
-            f"{configuration.host} can be reached from other machines, and nobody has a key yet; "
-            f"make one with ncp keys create NAME --data {configuration.data}, or listen on 127.0.0.1"
+            f"{configuration.host} can be reached from other machines, but no key has been created; "
+            f"create one with ncp keys create NAME --data {configuration.data}, or listen on 127.0.0.1"
         )
 
 
 def resolve_address(host: str, port: int) -> tuple[Any, ...]:
-    """The first address of a host, as `socket.getaddrinfo` gives it."""
+    """Return the first address of a host, as `socket.getaddrinfo` does."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
@@ -35,7 +35,7 @@ def resolve_address(host: str, port: int) -> tuple[Any, ...]:
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A listening socket. The launcher binds it before anything starts, and keeps it while the API restarts."""
+    """Return a listening socket, which the launcher keeps while the API restarts."""
     family, kind, protocol, _, address = resolve_address(host, port)
     listener = socket.socket(family, kind, protocol)
     try:

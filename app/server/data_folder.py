@@ -21,7 +21,7 @@ def lock_data_folder(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> 
     """Lock the data folder, since two servers would spoil its files. Gives the descriptor, for children to inherit.
 
     A server that was just killed has it for another moment, until its last child is gone. It is the folder itself that
-    is locked, which nobody removes by mistake; and a file in it, which servers of older versions look at.
+    is locked, which cannot be removed by mistake; and a file in it, which older servers lock.
     """
     remedy = "choose another with --data or NCP_DATA"
     deadline = time.monotonic() + patience_seconds

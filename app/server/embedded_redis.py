@@ -80,7 +80,7 @@ def start_redis(
     }
     (folder / ADDRESS).write_text(
         url_of(socket)
-    )  # first: a disk that fails here must leave no Redis that nobody watches
+    )  # first: if the disk fails here, no unsupervised Redis may be left behind
     arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
     process = _started([str(binary), *arguments], keep, url_of(socket))
     if process is None and (repaired := cut_tail(folder)) is not None:

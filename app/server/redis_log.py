@@ -59,7 +59,7 @@ def check_manifest(folder: Path) -> None:
 
 
 def rebuild_manifest(folder: Path) -> str | None:
-    """Write the list anew if it is lost, and say so. Refused where it cannot be told which files count."""
+    """Rebuild a lost manifest and return a message; refuse if it is unclear which files belong to the log."""
     log = folder / FOLDER
     parts = _parts(log)
     if not parts or _listed(log):
@@ -67,7 +67,7 @@ def rebuild_manifest(folder: Path) -> str | None:
     bases, increments = ([path for path in parts if _matched(path)["kind"] == kind] for kind in ("base", "incr"))
     sequences = [int(_matched(path)["sequence"]) for path in increments]
     if len(bases) > 1 or sequences != list(range(sequences[0], sequences[0] + len(sequences)) if sequences else []):
-        raise RedisStartError(f"it cannot be told which files of {log} count: restore a backup of its folder")
+        raise RedisStartError(f"it is unclear which files in {log} belong to the log: restore a backup of this folder")
     lines = [f"file {path.name} seq {_matched(path)['sequence']} type b\n" for path in bases]
     lines += [f"file {path.name} seq {_matched(path)['sequence']} type i\n" for path in increments]
     _put_aside(folder, log / MANIFEST)

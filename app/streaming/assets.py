@@ -33,7 +33,7 @@ COMPRESSED = frozenset({".css", ".html", ".js", ".json", ".svg"})
 # Below a version that is the digest of all files: what it names never changes. Without one a browser asks each time.
 IMMUTABLE, REVALIDATED = "public, max-age=31536000, immutable", "no-cache"
 # A load of the page asks for dozens of files: the folder is not walked for each of them.
-LOOK_AGAIN_SECONDS = 1.0
+RESCAN_SECONDS = 1.0
 
 
 class Asset(NamedTuple):
@@ -59,13 +59,13 @@ def _load(path: Path, _modified: int) -> Asset:
 
 
 def load(path: Path) -> Asset:
-    """Read once, and again when the file has changed."""
+    """Return a file, read again only after it has changed."""
     return _load(path, path.stat().st_mtime_ns)
 
 
 def _folder() -> Folder:
-    """As it was at most a moment ago."""
-    return _look(int(time.monotonic() / LOOK_AGAIN_SECONDS))
+    """Return the folder as it was at most RESCAN_SECONDS ago."""
+    return _look(int(time.monotonic() / RESCAN_SECONDS))
 
 
 @lru_cache(maxsize=1)
@@ -88,7 +88,7 @@ def _installed(package: str, name: str) -> Path:
 
 
 def version() -> str:
-    """Of all files together."""
+    """Return the version of all files together."""
     return _folder().version
 
 

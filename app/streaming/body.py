@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 from starlette.requests import Request
 
-# Of the ASGI scope: the body of a request whose server can put it into the reader's buffers without a copy.
+# The extension of the ASGI scope that holds a body which can be read into the reader's buffers without a copy.
 EXTENSION = "ncp.body"
 NO_BYTES = memoryview(b"")
 
 
 class Body(ABC):
-    """What is left of a request's body."""
+    """The unread rest of a request body."""
 
     @abstractmethod
     async def read_into(self, buffer: memoryview, max_seconds: float) -> int:
@@ -24,7 +24,7 @@ class Body(ABC):
 
 
 class GatheredBody(Body):
-    """A body that comes in pieces, which are copied."""
+    """A body that arrives in pieces, which are copied."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         self._pieces = pieces
@@ -43,13 +43,13 @@ class GatheredBody(Body):
 
 
 def move(piece: memoryview, buffer: memoryview) -> tuple[int, memoryview]:
-    """Copy as much of a piece as fits into the buffer; how many bytes those are, and the rest of the piece."""
+    """Copy as much of a piece as fits in the buffer; return the number of bytes and the rest of the piece."""
     count = min(len(piece), len(buffer))
     buffer[:count] = piece[:count]
     return count, piece[count:] or NO_BYTES  # an empty part of it would keep all of it
 
 
 def raw_body(request: Request) -> Body | None:
-    """The body as the server puts it into buffers itself; None where it can only be streamed."""
+    """Return the body that the server can read into buffers itself, or None if it can only be streamed."""
     found: Body | None = request.scope.get("extensions", {}).get(EXTENSION, {}).get("body")
     return found

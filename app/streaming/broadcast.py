@@ -28,15 +28,15 @@ log = logging.getLogger("ncp.live")
 
 
 class EventSource(Protocol):
-    """What has events: jobs, or studies."""
+    """A source of events: jobs or studies."""
 
     def has_ended(self, id: str) -> bool: ...
 
     def events_after(self, id: str, event_id: str | None = None, count: int = 1000) -> list[Event]:
-        """At most `count` events after the one with this id, in order, each exactly once."""
+        """Return at most `count` events after the one with this id, in order and each exactly once."""
 
     def preparing(self, id: str) -> Preparation | None:
-        """How far it is in preparing its first sweep; None if it is not."""
+        """Return the progress of preparing the first sweep, or None outside of that phase."""
 
 
 class Subscription:
@@ -62,7 +62,7 @@ class Subscription:
         self._changed.set()
 
     async def get(self, seconds: float) -> list[EncodedEvent]:
-        """The events that have come; none after so many seconds without any, an overflow or a wake-up."""
+        """Return the events received; an empty list after `seconds` of silence, an overflow or a wake-up."""
         loop = asyncio.get_running_loop()
         self._waiting_since = loop.time()
         if self._timer is None:
@@ -75,7 +75,7 @@ class Subscription:
         return events
 
     def _check_silence(self, seconds: float) -> None:
-        """Wake the client if nothing came. One timer, since setting one per event would cost more than the event."""
+        """Wake the client after a silence. There is one timer, because one per event would cost more than the event."""
         loop = asyncio.get_running_loop()
         left = self._waiting_since + seconds - loop.time()
         if left <= 0:
@@ -89,14 +89,14 @@ class Subscription:
 
 @dataclass
 class Channel:
-    """A job with subscribers, and how far its stream in Redis was read."""
+    """A job with subscribers, and the position up to which its stream in Redis was read."""
 
     position: str
     subscriptions: set[Subscription] = field(default_factory=set)
 
 
 class Broadcaster:
-    """Reads the streams of all jobs that have subscribers, and hands every event to each of them."""
+    """Read the streams of all jobs with subscribers, and pass every event to each of them."""
 
     def __init__(self, connection: redis.asyncio.Redis, events: EventRecords, buffer: int) -> None:
         self.closed = False
@@ -109,8 +109,11 @@ class Broadcaster:
 
     @contextmanager
     def subscribe(self, job_id: str, position: str) -> Iterator[Subscription]:
-        """Events from now on. `position` is where to begin if nobody else has subscribed to the job; what lies between
-        it and the first event is recorded already."""
+        """Subscribe to the events of a job from now on.
+
+        `position` is where to start reading if this is the only subscription to the job. Events between it and the
+        first one received are recorded already.
+        """
         channel = self._channels.setdefault(job_id, Channel(position))
         channel.subscriptions.add(subscription := Subscription(self._buffer))
         self._subscribed.set()
@@ -124,7 +127,7 @@ class Broadcaster:
 
     @property
     def subscribers(self) -> int:
-        """How many clients are subscribed now."""
+        """The number of clients subscribed now."""
         return sum(len(channel.subscriptions) for channel in self._channels.values())
 
     def close(self) -> None:
@@ -135,7 +138,7 @@ class Broadcaster:
                 subscription.wake()
 
     async def run(self) -> None:
-        """Read until cancelled. While Redis is down the clients stay, and the read goes on where it was."""
+        """Read until cancelled. While Redis is down clients stay connected, and reading resumes where it stopped."""
         while True:
             await self._until_subscribed()
             try:
@@ -146,7 +149,7 @@ class Broadcaster:
 
     async def _until_subscribed(self) -> None:
         while not self._channels:
-            self._preparations = None  # what was told meanwhile is out of date for whoever comes
+            self._preparations = None  # out of date for the next subscriber
             self._subscribed.clear()
             await self._subscribed.wait()
 
@@ -172,7 +175,7 @@ class Broadcaster:
             self._publish(jobs[key], entries[-1][0], events)
 
     def _encode(self, job_id: str, entries: Sequence[tuple[str, dict[str, str]]]) -> list[EncodedEvent]:
-        """Nothing if the rest is in the store, or the job was deleted: whoever watches reads the record."""
+        """Encode entries; an empty list, if the job was stored or deleted, makes subscribers read the record."""
         if any(map(self._events.is_stored, (entry for _, entry in entries))):
             return []
         try:
@@ -181,7 +184,7 @@ class Broadcaster:
             return []
 
     def _publish(self, job_id: str, position: str, events: Sequence[EncodedEvent]) -> None:
-        """Without events the subscribers read the record."""
+        """Pass events to the subscribers of a job; without events they read its record."""
         channel = self._channels.get(job_id)
         if channel is None:
             return
@@ -190,7 +193,7 @@ class Broadcaster:
             subscription.put(events)
 
     def _publish_preparations(self, entries: Sequence[tuple[str, dict[str, str]]]) -> None:
-        """To those who watch the jobs that they are of."""
+        """Pass each preparation to the subscribers of its job."""
         for _, entry in entries:
             channel = self._channels.get(entry["id"])
             for subscription in channel.subscriptions if channel else ():
@@ -198,7 +201,7 @@ class Broadcaster:
 
 
 class EventStream:
-    """The events of a job for one client. Whatever arrives twice is sent once: ids only grow."""
+    """The events of a job for one client. Duplicates are dropped: ids only grow."""
 
     def __init__(
         self,
@@ -209,7 +212,7 @@ class EventStream:
         keep_alive_seconds: float,
         is_allowed: Callable[[], bool],
     ) -> None:
-        """`is_allowed` tells whether the caller still may watch; it may block."""
+        """Prepare the stream. `is_allowed` returns whether the caller still has access, and may block."""
         self._source = source
         self._broadcaster = broadcaster
         self._job_id = job_id
@@ -221,8 +224,11 @@ class EventStream:
         self._ended = False
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """What is recorded before subscribing, so that it does not fill the queue; then, while subscribed, what was
-        recorded in between, and again after every silence: an event that went astray is late, not lost."""
+        """Yield recorded events, then live ones.
+
+        Recorded events are read before subscribing, so that they do not fill the queue, once more after subscribing,
+        and after every silence: an event that was missed is late, but not lost.
+        """
         yield RETRY
         async for text in self._recorded():
             yield text
@@ -255,7 +261,7 @@ class EventStream:
             yield self._unseen(page)
 
     def _next_page(self) -> Sequence[EncodedEvent]:
-        """Nothing while Redis is down: the client stays, and the next silence asks again."""
+        """Read a page of recorded events; an empty one while Redis is down, and tried again after the next silence."""
         try:
             over = self._source.has_ended(self._job_id)  # asked first: then all events of an ended job are recorded
             page = [encode_event(event) for event in self._source.events_after(self._job_id, self._position, PAGE)]
@@ -269,7 +275,7 @@ class EventStream:
             return []
 
     def _preparation(self) -> bytes:
-        """How far the first sweep is being prepared now; nothing if it is not, or Redis is down."""
+        """Return the progress of preparing the first sweep; nothing outside of that phase or while Redis is down."""
         try:
             found = None if self._ended else self._source.preparing(self._job_id)
         except Unavailable as error:
@@ -278,7 +284,7 @@ class EventStream:
         return b"" if found is None else self._unseen([encode_preparation(found.model_dump_json())])
 
     def _unseen(self, events: Sequence[EncodedEvent]) -> bytes:
-        """What has not been sent. What is not recorded has the id before it: whoever connects again misses nothing."""
+        """Return the events not sent yet. Unrecorded ones get the last recorded id, so that clients can resume."""
         texts = []
         for event in events:
             if event.place is None:

@@ -11,14 +11,14 @@ from sparse_ncp.worker.errors import BadTensor
 FIELD = "file"
 # A form may have other fields, which are ignored; a library sends a few, an attacker thousands.
 MAX_PARTS = 16
-# What stands around the file: boundaries, headers of parts, other fields.
+# Bytes of the form beside the file: boundaries, headers of parts, other fields.
 MAX_AROUND = 64 << 10
-# Parsed at once, in a thread: the parser looks at every byte outside of the file, and may do so inside.
+# Bytes parsed at once, in a thread, because the parser may look at every byte.
 CHUNK = 64 << 10
 
 
 class FormFile:
-    """The bytes of field `file`, by iteration; `filename` is known from the first of them on."""
+    """The bytes of the field `file`, yielded in pieces; `filename` is known from the first piece on."""
 
     def __init__(self, content_type: str, stream: AsyncIterator[bytes]) -> None:
         self.filename: str | None = None
@@ -45,7 +45,7 @@ class FormFile:
             raise BadTensor("body", "the multipart form ends too early", "send it again, to its closing boundary")
 
     def _parse(self, content: bytes) -> list[bytes]:
-        """What of the file is in the next bytes of the form."""
+        """Return the part of the file in the next bytes of the form."""
         for start in range(0, len(content), CHUNK):
             self._feed(content[start : start + CHUNK])
         ready, self._chunks = self._chunks, []

@@ -17,7 +17,7 @@ HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 class EncodedEvent(NamedTuple):
     """An event as it is sent, encoded once for all subscribers: for a thousand clients that is most of the work.
 
-    One without a place is not recorded: it is sent to whoever watches now, under the id of the event before it.
+    An event without a place is not recorded: only connected clients get it, under the id of the event before it.
     """
 
     place: tuple[int, int] | None
@@ -27,13 +27,13 @@ class EncodedEvent(NamedTuple):
 
 
 def encode_event(event: Event) -> EncodedEvent:
-    """The bytes of an event, whose payload is JSON on one line. (fastapi.sse.format_sse_event writes the id last.)"""
+    """Encode an event, whose payload is JSON on one line. (fastapi.sse.format_sse_event writes the id last.)"""
     text = f"id: {event.id}\nevent: {event.kind}\ndata: {event.payload}\n\n".encode()
     return EncodedEvent(parse_event_id(event.id), event.id, event.kind == "end", text)
 
 
 def encode_preparation(preparation: str) -> EncodedEvent:
-    """How far a job is in preparing its first sweep, as JSON; an id is still to be put before it."""
+    """Encode the progress of preparing the first sweep, given as JSON; the id is added later."""
     return EncodedEvent(None, "", False, f"event: preparing\ndata: {preparation}\n\n".encode())
 
 

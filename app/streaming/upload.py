@@ -18,13 +18,13 @@ from sparse_ncp.worker.errors import BadTensor
 from sparse_ncp.worker.operations.reservations import RENEWAL_SECONDS, Reservation
 from sparse_ncp.worker.store.store import Upload
 
-# Bytes per write: a change of thread per network packet would cost more than the write.
+# Bytes per write: switching threads for each network packet would cost more than the write.
 CHUNK = 1 << 21
 DIGEST = re.compile(r"(?:^|,)\s*sha-256\s*=\s*:([^:]*):")
 
 
 def tensor_stream(request: Request) -> AsyncIterator[bytes] | FormFile | Body:
-    """The tensor's bytes, from a raw body or a form."""
+    """Return the bytes of the tensor, from a raw body or a form."""
     content_type = request.headers.get("content-type", "")
     if request.headers.get("content-encoding", "identity") != "identity":
         raise UnsupportedMedia("The body is compressed.", "send the .npy file as it is")
@@ -38,7 +38,7 @@ def tensor_stream(request: Request) -> AsyncIterator[bytes] | FormFile | Body:
 
 
 def declared_length(request: Request) -> int:
-    """The least size of the tensor by Content-Length; 0 without that header."""
+    """Return the least size of the tensor according to Content-Length, or 0 without that header."""
     declared = request.headers.get("content-length", "")
     allowance = MAX_AROUND if request.headers.get("content-type", "").lower().startswith("multipart/") else 0
     return max(0, int(declared) - allowance) if declared.isdecimal() else 0
@@ -51,7 +51,7 @@ def check_length(length: int, limit: int | None) -> None:
 
 
 def expected_sha256(request: Request) -> str | None:
-    """The digest in `Repr-Digest: sha-256=:…:` (RFC 9530) as hexadecimal; other algorithms are ignored."""
+    """Return the digest in `Repr-Digest: sha-256=:…:` (RFC 9530) in hexadecimal; other algorithms are ignored."""
     header = request.headers.get("repr-digest", "")
     if "sha-256" not in header.lower():
         return None
@@ -88,7 +88,7 @@ async def _limited(stream: AsyncIterator[bytes] | FormFile, limit: int | None) -
 
 
 class _WriteQueue:
-    """One write at a time, in a thread. On exit none is running, so that the file may be closed."""
+    """Run one write at a time, in a thread; on exit none is running, so the file can be closed."""
 
     def __init__(self) -> None:
         # Of its own, and not anyio's: a write begins at once, and not after the event loop has received more.

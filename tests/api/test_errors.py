@@ -179,8 +179,8 @@ def asked(client: httpx.Client, **fields: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("fields", "field", "problem", "remedy"),
     [
-        ({"max_iterations": 50}, "max_iterations", "belongs into stop", '"stop": {"max_iterations": …}'),
-        ({"tolerance": 0}, "tolerance", "belongs into stop", '"stop": {"tolerance": …}'),
+        ({"max_iterations": 50}, "max_iterations", "belongs in `stop`", '"stop": {"max_iterations": …}'),
+        ({"tolerance": 0}, "tolerance", "belongs in `stop`", '"stop": {"tolerance": …}'),
         ({"stop": {"seed": 1}}, "stop.seed", "does not belong into stop", '"seed" beside "stop"'),
         ({"stop": {"max_iteration": 1}}, "stop.max_iteration", "not known", "write max_iterations"),
         ({"penalti": "l1"}, "penalti", "not known", "write penalty"),

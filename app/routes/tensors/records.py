@@ -100,13 +100,13 @@ def list_tensors(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """Your own tensors, newest first. With `sha256` a client learns whether it must upload at all."""
+    """Your tensors, newest first. With `sha256`, a client can check whether the server has a file already."""
     return answer_page(request, records.tensors.list(owner, sha256=sha256, name=name, limit=limit, cursor=cursor))
 
 
 @router.get("/{tensor_id}", response_model=TensorAnswer, responses=error_responses(404))
 def get_tensor(tensor_id: str, owner: Owner, records: Records) -> Response:
-    """What is known of a tensor."""
+    """The record of a tensor."""
     return answer(records.tensors.get_labelled(owner, tensor_id))
 
 
@@ -117,13 +117,13 @@ def get_tensor(tensor_id: str, owner: Owner, records: Records) -> Response:
     dependencies=[Depends(only_json)],
 )
 def rename_tensor(tensor_id: str, body: NewName, owner: Owner, records: Records) -> Response:
-    """Give a tensor another name, or none."""
+    """Rename a tensor, or remove its name."""
     return answer(records.tensors.rename(owner, tensor_id, body.name))
 
 
 @router.get("/{tensor_id}/axes", response_model=list[Axis], responses=error_responses(404))
 def get_axes(tensor_id: str, owner: Owner, records: Records) -> Any:
-    """The labels of its modes, in their order; empty without any."""
+    """The labels of the modes, in order; empty if there are none."""
     return records.tensors.get_labelled(owner, tensor_id).axes or []
 
 
@@ -134,14 +134,14 @@ def get_axes(tensor_id: str, owner: Owner, records: Records) -> Any:
     dependencies=[Depends(only_json)],
 )
 def put_axes(tensor_id: str, axes: tuple[Axis, ...], caller: Caller, tensors: Tensors) -> Any:
-    """Label the modes, instead of any labels before. Jobs keep the labels that they were submitted with."""
+    """Label the modes, replacing any labels. Jobs keep the labels they were submitted with."""
     tensors.set_axes(caller.owner, tensor_id, axes, caller.limits)
     return axes
 
 
 @router.delete("/{tensor_id}", status_code=204, responses=error_responses(404, 409))
 def delete_tensor(tensor_id: str, owner: Owner, tensors: Tensors) -> Response:
-    """Delete a tensor that no queued or running job needs. Its bytes go with the last record that names them."""
+    """Delete a tensor that no queued or running job needs. Its file is deleted with the last record that uses it."""
     tensors.delete(owner, tensor_id)
     return Response(status_code=204)
 

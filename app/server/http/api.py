@@ -21,13 +21,13 @@ from sparse_ncp.worker.processes import wait_for_start
 
 # How long downloads and uploads may take to finish once the server is stopping.
 GRACE_SECONDS = 10
-# A request makes hundreds of objects and hardly a cycle: looking for cycles at every 700 took a tenth of its time.
+# A request makes hundreds of objects and few cycles: with the default of 700, a tenth of its time was collection.
 YOUNG_OBJECTS = 10_000
 log = logging.getLogger("ncp.server")
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server; its shutdown closes the event streams first, which would last as long as their jobs."""
+    """uvicorn's server. Its shutdown closes event streams first, which would otherwise last as long as their jobs."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
@@ -39,7 +39,7 @@ class Server(uvicorn.Server):
 
 
 def run_api(configuration: Configuration, fd: int | None = None, start_fd: int | None = None) -> None:
-    """Serve until a signal. From the launcher: `fd`, a listening socket; `start_fd`, which says that Redis is there."""
+    """Serve until a signal arrives. The launcher passes a listening socket, and a descriptor that signals Redis."""
     configure_logging(configuration)
     listener = bind_socket(configuration.host, configuration.port) if fd is None else socket.socket(fileno=fd)
     app = create_app(configuration)
@@ -57,11 +57,11 @@ def run_api(configuration: Configuration, fd: int | None = None, start_fd: int |
             signal.signal(number, server.handle_exit)  # uvicorn's own, before it runs and when it raises them again
         server.run([listener])
     if not server.started:
-        raise NotReady("the API does not start, see its messages above")
+        raise NotReady("the API did not start; see its messages above")
 
 
 def uvicorn_config(app: FastAPI, configuration: Configuration, files: int) -> uvicorn.Config:
-    """uvicorn's settings, for a process that may open so many files. Its access log is middleware/request_id.py."""
+    """Return uvicorn's settings for a process that may open `files` files; middleware/request_id.py logs requests."""
 
     class LimitedConnection(Connection):
         slow_seconds = configuration.slow_seconds
@@ -77,5 +77,7 @@ def uvicorn_config(app: FastAPI, configuration: Configuration, files: int) -> uv
         server_header=False,
     )
     is_proxy = _TrustedHosts(config.forwarded_allow_ips).__contains__  # whose X-Forwarded-For uvicorn believes
-    LimitedConnection.limits = ConnectionLimits.from_configuration(configuration, files, is_proxy, app.state.metrics.crowded)
+    LimitedConnection.limits = ConnectionLimits.from_configuration(
+        configuration, files, is_proxy, app.state.metrics.crowded
+    )
     return config

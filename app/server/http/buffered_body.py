@@ -1,4 +1,4 @@
-"""A large request body that the event loop receives into the reader's own buffers: nothing in Python copies it."""
+"""A large request body, received directly into the reader's buffers without a copy in Python."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,26 +9,25 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from sparse_ncp.app.streaming.body import NO_BYTES, Body, move
 
-# Of a body that nobody wants any more, received at once.
+# Bytes received at once of a body that is discarded.
 DISCARD_BYTES = 64 << 10
 
 
 class BufferedBody(Body, asyncio.BufferedProtocol):
-    """The protocol of a connection from the second piece of a body to its last byte; then uvicorn's is back.
+    """The protocol of a connection from the second piece of a body to its last byte; uvicorn's returns after that.
 
-    No byte beyond the body is received, so the next request waits in the kernel. Between two calls of `read_into` the
-    transport is paused, which is all the back-pressure there is. What is left of the body of a refused request is
-    received and dropped, as long as the connection's limits allow: the client may read the refusal only once it has
-    sent everything.
+    No byte beyond the body is received, so the next request waits in the kernel. The transport is paused between two
+    calls of `read_into`, which is the back-pressure. The rest of the body of a refused request is received and
+    discarded, within the connection's limits: some clients read the refusal only after they have sent everything.
     """
 
     def __init__(self, connection: HttpToolsProtocol, length: int, count: Callable[[int], None]) -> None:
-        """Of the request whose headers the connection has just parsed; `count` is told of bytes as they come."""
+        """Take over the body of the request whose headers were just parsed; `count` is called with bytes received."""
         self._connection = connection
         self._cycle = connection.cycle
         self._left = length
         self._count = count
-        self._parsed: memoryview | None = None  # of the first piece, which uvicorn received
+        self._parsed: memoryview | None = None  # the rest of the first piece, which uvicorn received
         self._unfilled = NO_BYTES
         self._filled = 0
         self._deadline = 0.0
@@ -54,7 +53,7 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
         return self._filled
 
     async def _receive_first(self) -> memoryview:
-        """The first piece, by uvicorn, which also answers `Expect: 100-continue`; the others come here."""
+        """Receive the first piece through uvicorn, which also answers `Expect: 100-continue`; then take over."""
         message = await self._cycle.receive()
         if message["type"] != "http.request":
             raise ClientDisconnect
@@ -72,7 +71,7 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
             return self._unfilled[: self._left]
         if self._cycle.response_complete:
             return memoryview(bytearray(min(self._left, DISCARD_BYTES)))
-        raise RuntimeError("a body is received that nobody reads")  # closes the connection
+        raise RuntimeError("received a body that no route reads")  # closes the connection
 
     def buffer_updated(self, nbytes: int) -> None:
         self._count(nbytes)
@@ -89,7 +88,7 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
             self._cycle.message_event.set()
 
     def _give_back(self) -> None:
-        """Let uvicorn receive what follows. Its parser still waits for the body, so it gets another one."""
+        """Return the connection to uvicorn, with a new parser: the old one still waits for the body."""
         connection = self._connection
         connection.parser = httptools.HttpRequestParser(connection)
         connection.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own

@@ -14,17 +14,17 @@ from sparse_ncp.app.server.http.connection_limits import ConnectionLimits
 from sparse_ncp.app.streaming.body import EXTENSION
 
 HEADER_BYTES = 32 << 10
-# What a client must send or read in NCP_SLOW_SECONDS to be waited for.
+# A client that sends or reads less than this in NCP_SLOW_SECONDS is disconnected.
 MIN_BYTES = 16 << 10
-# Of a body, beyond which uvicorn reads no more before it is taken.
+# Pieces of a body from this size on pause reading in uvicorn until they are taken.
 LARGE_PIECE = 64 << 10
-# A body from which on it is worth a protocol of its own.
+# Bodies from this size on are received by BufferedBody.
 LARGE_BODY = 1 << 20
 log = logging.getLogger("ncp.connection")
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's protocol, with one timer per connection that runs while the client is to send or read something."""
+    """uvicorn's protocol with a timer, which runs while the server waits for the client to send or read."""
 
     slow_seconds: float = 30.0
     too_slow: Callable[[str], None] = staticmethod(lambda at: None)
@@ -44,7 +44,7 @@ class Connection(HttpToolsProtocol):
         if self.limits.add(self):
             self._start_timer()
         else:
-            self._refuse(503, "too-many-connections", "The server has no connection left.", "try again in a while")
+            self._refuse(503, "too-many-connections", "The server has too many connections.", "try again in a minute")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -95,12 +95,12 @@ class Connection(HttpToolsProtocol):
             self.scope["extensions"] = {EXTENSION: {"body": BufferedBody(self, int(length), self._count_body)}}
 
     def _count_body(self, nbytes: int) -> None:
-        """Note what came past `data_received`."""
+        """Count bytes that did not pass through `data_received`."""
         self._moved += nbytes
         self._unset_keepalive_if_required()
 
     def on_body(self, body: bytes) -> None:
-        """A large piece is handed on as it is: uvicorn would copy it twice, first to what came before."""
+        """Pass a large piece on without the two copies that uvicorn would make."""
         self._framing_bytes = 0
         if len(body) >= LARGE_PIECE and not self.cycle.body and not self.cycle.response_complete:
             self.cycle.body, body = body, b""  # type: ignore[assignment]
@@ -130,11 +130,13 @@ class Connection(HttpToolsProtocol):
             self._stop_timer()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what uvicorn cannot parse."""
-        self._refuse(400, "bad-request", "This is not an HTTP request.", "check the request line, headers and lengths")
+        """Refuse a request that uvicorn cannot parse."""
+        self._refuse(
+            400, "bad-request", "The request is not valid HTTP.", "check the request line, headers and lengths"
+        )
 
     def _start_timer(self) -> None:
-        """Start the timer."""
+        """Start the timer, and count from zero what the client sends and reads."""
         self._stop_timer()
         self._moved, self._unsent = 0, self.transport.get_write_buffer_size()
         self._timer = self.loop.call_later(self.slow_seconds, self._check_speed)
@@ -145,7 +147,7 @@ class Connection(HttpToolsProtocol):
             self._timer = None
 
     def _check_speed(self) -> None:
-        """Wait again for a client that was fast enough; close the connection of another."""
+        """Keep waiting for a client that was fast enough, and close the connection of one that was not."""
         stalled = self._stalled()
         if stalled is None:
             self._start_timer()
@@ -155,13 +157,13 @@ class Connection(HttpToolsProtocol):
             self._refuse_slow(stalled)
 
     def _is_answering(self) -> bool:
-        """Whether a refusal cannot be sent: a response is under way, or the body of a refused request still comes."""
+        """Return whether it is too late for a refusal: a response has begun, or the request was refused already."""
         if self.cycle is None or not self.cycle.response_started:
             return False
         return self._in_body or not self.cycle.response_complete
 
     def _stalled(self) -> str | None:
-        """What the client is too slow at; None if it is fast enough, or if it is waiting for us."""
+        """Return "headers", "body" or "reading" if the client is too slow at it, or None."""
         if self.flow.write_paused:
             taken = self._unsent - self.transport.get_write_buffer_size()
             return "reading" if taken < MIN_BYTES else None
@@ -173,23 +175,23 @@ class Connection(HttpToolsProtocol):
         return "body" if not is_our_turn and self._moved < MIN_BYTES else None
 
     def _refuse_slow(self, at: str) -> None:
-        """Refuse with 408. A connection on which nothing came is only closed: browsers open some in reserve."""
+        """Refuse with 408; a connection without a byte is just closed, because browsers open some in reserve."""
         if at == "headers" and not self._framing_bytes:
             self.transport.close()
             return
         self._count(at)
         self._refuse(408, "too-slow", f"The {at} did not come in time.", "send it faster, or in smaller requests")
-        if self.cycle is not None:  # the route learns that its caller is gone
+        if self.cycle is not None:  # so that the route sees the disconnect
             self.cycle.disconnected = True
             self.cycle.message_event.set()
 
     def _abort(self, at: str) -> None:
-        """Close at once: an orderly close would wait for the client."""
+        """Close the connection at once: an orderly close would wait for the client."""
         self._count(at)
         self.transport.abort()
 
     def _count(self, at: str) -> None:
-        log.info("closed a client that was too slow: %s", at)
+        log.info("closed the connection of a client that was too slow: %s", at)
         self.too_slow(at)
 
     def _refuse(self, status: int, word: str, detail: str, remedy: str) -> None:

@@ -1,4 +1,4 @@
-"""Limits for connections: of one address and in all, with a share that only callers with a key can take."""
+"""Limits on the number of connections, per address and in all, with a share reserved for callers with a key."""
 
 import logging
 import resource
@@ -9,10 +9,10 @@ from typing import Literal, Protocol
 
 from sparse_ncp.worker.config import Configuration
 
-# Files that the API opens besides: of the store, to Redis, for its logs.
+# Files reserved for everything but connections: the store, Redis, logs.
 OTHER_FILES = 256
 LARGEST_FILE_LIMIT = 1 << 16
-# Of all connections; the others are for those on which a key was sent.
+# The rest of the connections is reserved for authenticated ones.
 SHARE_WITHOUT_KEY = 0.75
 LOG_SECONDS = 10.0
 Bound = Literal["address", "all"]
@@ -20,7 +20,7 @@ log = logging.getLogger("ncp.connection")
 
 
 def raise_file_limit() -> int:
-    """Let this process open as many files as it may, within reason; how many that are."""
+    """Raise this process's limit of open files, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = LARGEST_FILE_LIMIT if hard == resource.RLIM_INFINITY else min(hard, LARGEST_FILE_LIMIT)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -36,29 +36,31 @@ class Limited(Protocol):
     def address(self) -> str | None: ...
 
     def has_caller(self) -> bool:
-        """Whether somebody was identified on it: by a key, or by any request to a server without keys."""
+        """Return whether a request on it was authenticated, or the server is open."""
 
     def is_idle(self) -> bool:
-        """Whether no request on it is being answered."""
+        """Return whether no request on it is being answered."""
 
     def close_idle(self) -> None: ...
 
 
 class ConnectionLimits:
-    """Counts connections. Where there are too many, the oldest idle one without a caller makes room for the new one:
-    whoever has a key sends it at once, and is then not closed for others."""
+    """Count connections, and close the oldest idle one that is unauthenticated to make room for a new one.
+
+    Callers with a key send it with their first request, so their connections are not closed for others.
+    """
 
     def __init__(
         self, in_all: int, per_address: int, is_proxy: Callable[[str | None], bool], count: Callable[[Bound], None]
     ) -> None:
-        """A proxy speaks for many callers: its own address is not limited."""
+        """Set the limits. The address of a proxy, which speaks for many callers, is not limited."""
         self._in_all = in_all
         self._without_key = max(1, int(SHARE_WITHOUT_KEY * in_all))
         self._per_address = per_address
         self._is_proxy = is_proxy
         self._count = count
         self._open: set[Limited] = set()
-        self._unauthenticated: dict[Limited, None] = {}  # without a caller so far, the oldest first
+        self._unauthenticated: dict[Limited, None] = {}  # the oldest first
         self._addresses: Counter[str | None] = Counter()
         self._logged_at = -LOG_SECONDS
         self._closed = 0
@@ -75,7 +77,7 @@ class ConnectionLimits:
         return cls(in_all, configuration.max_connections_per_address, is_proxy, count)
 
     def add(self, connection: Limited) -> bool:
-        """Whether the connection may stay; another may have been closed for it."""
+        """Add a connection, evicting another if necessary; return False if there is no room for it."""
         bound = self._bound_reached(connection.address)
         if bound is not None and not self._make_room(connection.address if bound == "address" else None, bound):
             return False
@@ -89,7 +91,7 @@ class ConnectionLimits:
         self.mark_authenticated(connection)
 
     def mark_authenticated(self, connection: Limited) -> None:
-        """It has a caller, and does not count for its address any more."""
+        """Stop counting a connection towards the limit of its address."""
         if connection in self._unauthenticated:
             del self._unauthenticated[connection]
             self._addresses[connection.address] -= 1
@@ -104,7 +106,7 @@ class ConnectionLimits:
         return None
 
     def _make_room(self, address: str | None, bound: Bound) -> bool:
-        """Close the oldest idle connection without a caller, of one address if it is given; whether there was one."""
+        """Close the oldest idle unauthenticated connection, of one address if given; return whether there is room."""
         for connection in list(self._unauthenticated):
             if connection.has_caller():
                 self.mark_authenticated(connection)
@@ -121,7 +123,7 @@ class ConnectionLimits:
         return True
 
     def _log(self, bound: Bound, address: str | None) -> None:
-        """Not for each: whoever opens thousands must not fill the log."""
+        """Log a summary from time to time: a client that opens thousands of connections must not fill the log."""
         self._closed += 1
         now = time.monotonic()
         if now - self._logged_at >= LOG_SECONDS:

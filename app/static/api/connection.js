@@ -1,4 +1,4 @@
-// Whether the server answers. One place knows; the page shows it, and waits.
+// Tracks whether the server answers, so that the page can show it.
 
 const FIRST_DELAY = 400;
 const MAX_DELAY = 5000;
@@ -17,7 +17,7 @@ setInterval(() => {
   if (gap > SLEEP_GAP) connection.dispatchEvent(new Event("resumed"));
 }, TICK);
 
-/** Say of one thing that waits for the server (any object) whether it has lost it. */
+/** Report whether the server answers one client of this module (any object). */
 export function reportConnection(client, isLost) {
   const before = lost.size > 0;
   if (isLost) lost.add(client);
@@ -26,12 +26,12 @@ export function reportConnection(client, isLost) {
     connection.dispatchEvent(new CustomEvent("change", { detail: { unavailable: lost.size > 0 } }));
 }
 
-/** Growing waits with a little chance in them, so that not all pages of a lab come back in the same instant. */
+/** Yield growing waits in milliseconds, randomised so that the pages of a lab do not all reconnect at once. */
 export function* backoff() {
   for (let wait = FIRST_DELAY; ; wait = Math.min(wait * 1.7, MAX_DELAY)) yield wait * (0.8 + 0.4 * Math.random());
 }
 
-/** Sleep; shorter when the network comes back, an error of the signal when it is aborted. */
+/** Sleep until the time is over or the network is back; rejects when the signal is aborted. */
 export function sleep(milliseconds, signal) {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason);
@@ -49,7 +49,7 @@ export function sleep(milliseconds, signal) {
   });
 }
 
-/** Do something again and again while the page is seen, the first time at once; until the signal ends it. */
+/** Call `act` now and then repeatedly while the page is visible, until the signal is aborted. */
 export async function poll(milliseconds, signal, act) {
   while (!signal.aborted) {
     if (!document.hidden) await act();

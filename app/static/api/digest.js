@@ -1,7 +1,7 @@
-// The SHA-256 of a file, in a worker and piece by piece: files may be larger than memory, and the page stays alive.
-// The browser's own function takes a whole file at once, and only where the page came over TLS or from this machine.
+// The SHA-256 of a file, computed by a worker in pieces, so that files may exceed memory and the page stays responsive.
+// The browser's own function needs the whole file at once, and a page served over TLS or from this machine.
 
-/** In hexadecimal. `onprogress` hears the share that was read. */
+/** Return the digest in hexadecimal. `onprogress` is called with the fraction read. */
 export function digest(file, signal, onprogress) {
   return new Promise((resolve, reject) => {
     const worker = new Worker(new URL("digest-worker.js", import.meta.url), { type: "module" });

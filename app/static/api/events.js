@@ -1,14 +1,14 @@
 // The event stream of a job or a study: every event once and in order, over cut connections, sleep and restarts.
 //
-// Read with fetch and not with EventSource: that one gives up for good at the first answer of a proxy whose server is
-// away, cannot begin after a given event, and does not notice a connection that died while the laptop slept.
+// Read with fetch, because EventSource gives up at the first gateway error of a proxy, cannot start after a given
+// event, and does not notice a connection that died while the laptop was asleep.
 
 import { backoff, connection, reportConnection, sleep } from "./connection.js";
 import { address, apiError } from "./request.js";
 
 // The server sends a comment at least every 15 seconds by default; twice that without a byte is a dead connection.
 const SILENCE_LIMIT = 40_000;
-// A page that nobody sees gives its connection back: browsers allow a server six, over all tabs.
+// A hidden page closes its connection: browsers allow six per server, over all tabs.
 const HIDDEN_LIMIT = 20_000;
 
 /**
@@ -78,7 +78,7 @@ async function untilVisible(signal, onstate) {
   );
 }
 
-/** One connection. True if the stream is over for good, false if it was cut. */
+/** Read one connection. Resolves to whether the stream has ended, as opposed to the connection being cut. */
 async function connect(path, lastId, signal, onopen, onevent) {
   const cut = new AbortController();
   const stop = () => cut.abort();
@@ -125,7 +125,7 @@ async function connect(path, lastId, signal, onopen, onevent) {
   }
 }
 
-/** Pieces of text in, whole events out. */
+/** Return a generator function that takes pieces of text and yields whole events. */
 export function parser() {
   let pending = "";
   return function* parse(chunk) {

@@ -1,4 +1,4 @@
-// The factors of a job: all modes of one iteration, with what a page tells of them.
+// The factors of a job: all modes of one iteration, and the numbers that the page shows about them.
 
 import { columns, parseNpy } from "./npy.js";
 import { read } from "./request.js";

@@ -1,4 +1,4 @@
-// Who is calling: nobody needs to sign in to an open server.
+// The caller of this page. An open server needs no sign-in.
 
 import { getJson, send, session } from "./request.js";
 
@@ -14,7 +14,7 @@ function setCaller(caller) {
 export const loadCaller = async () => setCaller(await getJson("v1/session"));
 export const me = () => current;
 
-/** A key becomes a session: the browser keeps its cookie, and this page never keeps the key. */
+/** Exchange a key for a session. The browser keeps its cookie; this page does not keep the key. */
 export const signIn = async (key) => setCaller(await send("POST", "v1/session", { body: { key } }));
 
 export async function signOut() {

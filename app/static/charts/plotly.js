@@ -2,7 +2,7 @@
 
 let loading = null;
 
-/** plotly itself. Whoever times a drawing waits for this first. */
+/** Load plotly, once. Await this before timing a drawing. */
 export function load() {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
@@ -35,7 +35,7 @@ function withoutMapStyles() {
   };
 }
 
-// Okabe and Ito's colours, told apart by colour-blind readers, in a darker or lighter cast for the two themes.
+// Okabe and Ito's colours, which colour-blind readers can distinguish, adjusted for the two themes.
 const LIGHT = ["#0072b2", "#c75100", "#00815c", "#a8427e", "#7a6a00", "#3a86b7", "#6a4fb3", "#8a4b2a"];
 const DARK = ["#56b4e9", "#ff9d4d", "#2fd3a0", "#f09bc8", "#f0e442", "#9ad0f5", "#b9a5f5", "#dba07f"];
 

@@ -13,7 +13,7 @@ export async function show({ main, query }) {
     "form",
     { class: "card", style: { "max-width": "30rem" } },
     field("Key", input, {
-      advice: "From whoever runs this server (ncp keys create). It is sent once and not stored by this page.",
+      advice: "Ask the operator of this server (ncp keys create). It is sent once and not stored by this page.",
     }),
     place,
     h("div", { class: "actions" }, button),
