@@ -128,7 +128,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     configuration: Configuration = app.state.configuration
     records, store = Records.of(configuration, ANSWER_SECONDS), open_store(configuration)
     app.state.records, app.state.store = records, store
-    app.state.tensors = TensorOperations(records, store)
+    app.state.tensors = TensorOperations(records, store, configuration.min_free_bytes)
     app.state.jobs = JobOperations(records, store, configuration)
     app.state.jobs.open()
     app.state.submissions = Submissions(app.state.jobs)

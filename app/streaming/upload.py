@@ -1,13 +1,9 @@
-"""Receive an upload: stream the request body to the disk, counted, written and hashed in a thread."""
+"""The body and the headers of an upload request."""
 
-import asyncio
 import base64
 import binascii
 import re
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
-from functools import partial
+from collections.abc import AsyncIterator
 
 from fastapi import Request
 
@@ -15,11 +11,7 @@ from sparse_ncp.app.errors.exceptions import TooLarge, UnsupportedMedia
 from sparse_ncp.app.streaming.body import Body, GatheredBody, raw_body
 from sparse_ncp.app.streaming.multipart import MAX_AROUND, FormFile
 from sparse_ncp.worker.errors import BadTensor
-from sparse_ncp.worker.operations.reservations import RENEWAL_SECONDS, Reservation
-from sparse_ncp.worker.store.store import Upload
 
-# Bytes per write: switching threads for each network packet would cost more than the write.
-CHUNK = 1 << 21
 DIGEST = re.compile(r"(?:^|,)\s*sha-256\s*=\s*:([^:]*):")
 
 
@@ -62,20 +54,9 @@ def expected_sha256(request: Request) -> str | None:
         raise BadTensor("Repr-Digest", "is not base64 between colons", "send sha-256=:BASE64:") from error
 
 
-async def receive(
-    stream: AsyncIterator[bytes] | FormFile | Body, upload: Upload, limit: int | None, reservation: Reservation
-) -> None:
-    """Write the stream to the disk, as far as the reservation covers it.
-
-    While a thread writes and hashes one buffer, the other is filled: the two are all the memory that an upload takes.
-    """
-    body = stream if isinstance(stream, Body) else GatheredBody(_limited(stream, limit))
-    # Views: to put a piece into a part of a bytearray itself would copy it twice.
-    filling, spare = memoryview(bytearray(CHUNK)), memoryview(bytearray(CHUNK))
-    async with _WriteQueue() as writes:
-        while filled := await body.read_into(filling, RENEWAL_SECONDS):  # a slow one holds its reservation, too
-            await writes.next(partial(_write, upload, filling[:filled], reservation))
-            filling, spare = spare, filling
+def upload_body(stream: AsyncIterator[bytes] | FormFile | Body, limit: int | None) -> Body:
+    """Return the stream as a body that is read into buffers, and that raises TooLarge beyond the limit."""
+    return stream if isinstance(stream, Body) else GatheredBody(_limited(stream, limit))
 
 
 async def _limited(stream: AsyncIterator[bytes] | FormFile, limit: int | None) -> AsyncIterator[bytes]:
@@ -85,36 +66,3 @@ async def _limited(stream: AsyncIterator[bytes] | FormFile, limit: int | None) -
         size += len(piece)
         check_length(size, limit)
         yield piece
-
-
-class _WriteQueue:
-    """Run one write at a time, in a thread; on exit none is running, so the file can be closed."""
-
-    def __init__(self) -> None:
-        # Of its own, and not anyio's: a write begins at once, and not after the event loop has received more.
-        self._thread = ThreadPoolExecutor(1, "write")
-        self._running: asyncio.Future[None] | None = None
-
-    async def __aenter__(self) -> "_WriteQueue":
-        return self
-
-    async def next(self, write: Callable[[], None]) -> None:
-        await self._finish_write()
-        self._running = asyncio.get_running_loop().run_in_executor(self._thread, copy_context().run, write)
-
-    async def __aexit__(self, *_: object) -> None:
-        try:
-            await self._finish_write()
-        finally:  # waits only for a request that is cancelled once more, and then for one write
-            self._thread.shutdown()
-
-    async def _finish_write(self) -> None:
-        if self._running is not None:
-            await asyncio.wait([self._running])  # awaited itself, it would be cancelled along with the request
-            running, self._running = self._running, None
-            running.result()
-
-
-def _write(upload: Upload, content: memoryview, reservation: Reservation) -> None:
-    reservation.reserve(upload.nbytes + len(content), upload.nbytes)
-    upload.write(content)

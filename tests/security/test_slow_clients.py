@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from sparse_ncp.app.server.http.connection import LARGE_BODY
-from sparse_ncp.app.streaming.upload import CHUNK
+from sparse_ncp.worker.operations.receiving import CHUNK
 from sparse_ncp.worker.store.uploads import LocalUpload
 from tests.support.api import Api, http_client, npy, planted, running_api, submit, upload
 from tests.support.raw_http import connected, exchanged, until_closed
@@ -113,7 +113,7 @@ def test_a_slow_but_steady_upload_arrives(
         write(upload, chunk)
 
     monkeypatch.setattr(LocalUpload, "write", count_and_write)
-    monkeypatch.setattr("sparse_ncp.app.streaming.upload.RENEWAL_SECONDS", SLOW / 2)
+    monkeypatch.setattr("sparse_ncp.worker.operations.receiving.RENEWAL_SECONDS", SLOW / 2)
 
     def steady() -> Iterator[bytes]:
         piece = 64 << 10

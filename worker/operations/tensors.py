@@ -3,12 +3,16 @@
 import hashlib
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
+
+from anyio import CancelScope, to_thread
 
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.worker.contract import Axes, TensorRecord
 from sparse_ncp.worker.errors import InvalidJob, QuotaReached
+from sparse_ncp.worker.operations.receiving import ByteSource, write_upload
 from sparse_ncp.worker.operations.reservations import Reservation
 from sparse_ncp.worker.operations.samples import find_sample, sample_content
 from sparse_ncp.worker.operations.slices import Slice, SliceSpec
@@ -22,10 +26,59 @@ MAX_SLICE_ENTRIES = 1 << 18
 
 
 class TensorOperations:
-    def __init__(self, records: Records, store: Store) -> None:
+    def __init__(self, records: Records, store: Store, min_free_bytes: int = 0) -> None:
+        self._all_records = records
         self._records = records.tensors
+        self._min_free_bytes = min_free_bytes
         self._store = store
         self._adding_sample = threading.Lock()
+
+    async def receive(
+        self,
+        source: ByteSource,
+        owner: str,
+        name: Callable[[], str | None],
+        length: int = 0,
+        expected_sha256: str | None = None,
+        limits: Limits = UNLIMITED,
+    ) -> TensorRecord:
+        """Receive a `.npy` file, check it, and keep it as a tensor of its owner.
+
+        Parameters
+        ----------
+        source : ByteSource
+            The bytes of the file.
+        owner : str
+            Whose quota the tensor counts for.
+        name : callable
+            Called once the file is complete, since a form may give its name late; its result is the tensor's name.
+        length : int
+            Size that the sender has announced, reserved in advance; 0 if unknown.
+        expected_sha256 : str, optional
+            Digest that the sender has announced.
+        limits : Limits
+            Limits of the owner.
+
+        Raises
+        ------
+        BadTensor
+            If the file is not a tensor that can be decomposed.
+        QuotaReached
+            If the owner may not store that much.
+        StoreFull
+            If the disk has no room left for it.
+        """
+        reservation = Reservation(self._all_records, self._store, owner, limits, self._min_free_bytes)
+        try:
+            await to_thread.run_sync(reservation.reserve, length, 0)
+            with self._store.upload() as upload:
+                await write_upload(source, upload, reservation)
+                keep = partial(self.keep, upload, owner, name(), expected_sha256, limits, reservation)
+                return await to_thread.run_sync(keep)
+        except BaseException:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(reservation.release)
+            raise
 
     def keep(
         self,
@@ -67,20 +120,22 @@ class TensorOperations:
         """The `.npy` file of a tensor."""
         return self._store.open_content(self._records.get(owner, id).sha256)
 
-    def add_sample(
-        self, owner: str, name: str, limits: Limits = UNLIMITED, reservation: Reservation | None = None
-    ) -> tuple[TensorRecord, bool]:
-        """A sample as a tensor of the owner's, with labels: (record, False) if they have these bytes already."""
+    def add_sample(self, owner: str, name: str, limits: Limits = UNLIMITED) -> tuple[TensorRecord, bool]:
+        """Add a sample to the owner's tensors, with labels; (record, False) if the owner has the same bytes already."""
         sample, content = find_sample(name), sample_content(name)
         with self._adding_sample:  # two clicks make one tensor
             found = self._records.list(owner, sha256=hashlib.sha256(content).hexdigest(), limit=1).items
             if found:
                 return self._records.get_labelled(owner, found[0].id), False
-            if reservation is not None:
+            reservation = Reservation(self._all_records, self._store, owner, limits, self._min_free_bytes)
+            try:
                 reservation.reserve(len(content), 0)
-            with self._store.upload() as upload:
-                upload.write(content)
-                record = self.keep(upload, owner, sample.title, limits=limits, reservation=reservation)
+                with self._store.upload() as upload:
+                    upload.write(content)
+                    record = self.keep(upload, owner, sample.title, limits=limits, reservation=reservation)
+            except BaseException:
+                reservation.release()
+                raise
             try:
                 self._records.set_axes(owner, record.id, sample.axes, limits)
             except QuotaReached:

@@ -2,12 +2,11 @@
 
 from typing import Annotated, Any
 
-from anyio import CancelScope, to_thread
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import Response
 
 from sparse_ncp.app.auth.authenticate import API_PREFIX
-from sparse_ncp.app.deps import Caller, Config, Owner, Records, Store, Tensors, only_json
+from sparse_ncp.app.deps import Caller, Owner, Records, Tensors, only_json
 from sparse_ncp.app.responses import (
     Cursor,
     Limit,
@@ -22,9 +21,8 @@ from sparse_ncp.app.responses import (
 from sparse_ncp.app.routes.openapi import BINARY, binary_responses, error_responses
 from sparse_ncp.app.streaming.download import BYTES, serve_file
 from sparse_ncp.app.streaming.multipart import FormFile
-from sparse_ncp.app.streaming.upload import check_length, declared_length, expected_sha256, receive, tensor_stream
+from sparse_ncp.app.streaming.upload import check_length, declared_length, expected_sha256, tensor_stream, upload_body
 from sparse_ncp.worker.contract import Axis
-from sparse_ncp.worker.operations.reservations import Reservation
 
 BODY: dict[str, Any] = {
     "requestBody": {
@@ -60,15 +58,7 @@ router = APIRouter(prefix=f"{API_PREFIX}/tensors", tags=["tensors"])
     responses=error_responses(400, 409, 413, 415, 507),
     openapi_extra={**BODY, **DIGEST},
 )
-async def upload_tensor(
-    request: Request,
-    caller: Caller,
-    records: Records,
-    tensors: Tensors,
-    store: Store,
-    config: Config,
-    name: Name = None,
-) -> Response:
+async def upload_tensor(request: Request, caller: Caller, tensors: Tensors, name: Name = None) -> Response:
     """Upload a tensor of order 2 or more, or a mask. It is checked whole before it is kept.
 
     NaN and negative entries are counted; a job says how to treat them.
@@ -76,17 +66,12 @@ async def upload_tensor(
     length, limits = declared_length(request), caller.limits
     check_length(length, limits.tensor_bytes)
     stream, expected = tensor_stream(request), expected_sha256(request)
-    reservation = Reservation(records, store, caller.owner, limits, config.min_free_bytes)
-    try:
-        await to_thread.run_sync(reservation.reserve, length, 0)
-        with store.upload() as upload:
-            await receive(stream, upload, limits.tensor_bytes, reservation)
-            called = name or (stream.filename if isinstance(stream, FormFile) else None)
-            record = await to_thread.run_sync(tensors.keep, upload, caller.owner, called, expected, limits, reservation)
-    except BaseException:
-        with CancelScope(shield=True):
-            await to_thread.run_sync(reservation.release)
-        raise
+    body = upload_body(stream, limits.tensor_bytes)
+
+    def called() -> str | None:
+        return name or (stream.filename if isinstance(stream, FormFile) else None)
+
+    record = await tensors.receive(body, caller.owner, called, length, expected, limits)
     return answer(record, 201, {"Location": public_path(request, f"{router.prefix}/{record.id}")})
 
 

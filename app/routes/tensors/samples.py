@@ -7,11 +7,10 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from sparse_ncp.app.auth.authenticate import API_PREFIX
-from sparse_ncp.app.deps import Caller, Config, Records, Store, Tensors
+from sparse_ncp.app.deps import Caller, Tensors
 from sparse_ncp.app.responses import TensorAnswer, answer, public_path
 from sparse_ncp.app.routes.openapi import error_responses
 from sparse_ncp.app.streaming.upload import check_length
-from sparse_ncp.worker.operations.reservations import Reservation
 from sparse_ncp.worker.operations.samples import SAMPLES, sample_content
 
 router = APIRouter(prefix=f"{API_PREFIX}/samples", tags=["tensors"])
@@ -59,16 +58,9 @@ async def list_samples() -> SamplePage:
         **error_responses(404, 409, 413, 507),
     },
 )
-def add_sample(
-    name: str, request: Request, caller: Caller, tensors: Tensors, records: Records, store: Store, config: Config
-) -> Response:
+def add_sample(name: str, request: Request, caller: Caller, tensors: Tensors) -> Response:
     """Add a labelled sample to your tensors. It counts towards your quota; a second call returns the same tensor."""
     check_length(len(sample_content(name)), caller.limits.tensor_bytes)
-    reservation = Reservation(records, store, caller.owner, caller.limits, config.min_free_bytes)
-    try:
-        record, added = tensors.add_sample(caller.owner, name, caller.limits, reservation)
-    except BaseException:
-        reservation.release()
-        raise
+    record, added = tensors.add_sample(caller.owner, name, caller.limits)
     location = public_path(request, f"{API_PREFIX}/tensors/{record.id}")
     return answer(record, 201 if added else 200, {"Location": location})

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from sparse_ncp.app.server.http.connection import LARGE_BODY, Connection
-from sparse_ncp.app.streaming.upload import CHUNK
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.errors import StoreFull
+from sparse_ncp.worker.operations.receiving import CHUNK
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import connect
 from sparse_ncp.worker.store.uploads import LocalUpload
