@@ -43,10 +43,6 @@ DESCRIPTION = """Upload a `.npy` tensor, submit a job, watch objective and relat
 Refusals are `application/problem+json` and name field and remedy. Modes count from 1."""
 # After so long without an answer the event reader connects again; a read itself blocks for a fraction of a second.
 READ_SECONDS = 5.0
-# A request waits no longer than this for a Redis that does not answer; then it is a 503 with Retry-After.
-ANSWER_SECONDS = 2.0
-# Of asyncio's own, for what every request and every submission waits for; as many as routes share.
-THREADS = 40
 # In the order in which they are tried: submissions come at the highest rate.
 ROUTERS = (
     jobs.router,
@@ -109,7 +105,7 @@ def create_app(configuration: Configuration, identify: Identify | None = None) -
         app.include_router(router)
     pages.mount_assets(app)
     handlers.install(app)
-    app.add_middleware(BodyLimitMiddleware)
+    app.add_middleware(BodyLimitMiddleware, max_bytes=configuration.max_body_bytes)
     app.add_middleware(AuthenticationMiddleware, identify=app.state.identify)
     app.add_middleware(CrossOriginMiddleware, origins=configuration.allowed_origins)
     if configuration.allowed_origins:
@@ -124,9 +120,11 @@ def create_app(configuration: Configuration, identify: Identify | None = None) -
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     """Open what all requests share, and read events for as long as the server runs."""
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "requests"))
+    asyncio.get_running_loop().set_default_executor(
+        ThreadPoolExecutor(app.state.configuration.request_threads, "requests")
+    )
     configuration: Configuration = app.state.configuration
-    records, store = Records.of(configuration, ANSWER_SECONDS), open_store(configuration)
+    records, store = Records.of(configuration, configuration.redis_answer_seconds), open_store(configuration)
     app.state.records, app.state.store = records, store
     app.state.tensors = TensorOperations(records, store, configuration.min_free_bytes)
     app.state.jobs = JobOperations(records, store, configuration)

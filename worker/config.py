@@ -77,10 +77,44 @@ class Configuration(BaseSettings):
         le=1,
         description="largest share of a run that checkpoints may take; large ones are written less often",
     )
+    max_crashes: int = Field(
+        3, ge=1, description="consecutive crashes of a job's process without any progress after which the job fails"
+    )
+    long_attempt_seconds: float = Field(
+        600, gt=0, description="a crash after more computing time than this counts as a third of a crash"
+    )
     cancel_seconds: float = Field(
         60, gt=0, description="time a cancelled job has to end its sweep; then it is ended, its last checkpoint stays"
     )
     stop_seconds: float = Field(60, gt=0, description="time a stopping worker has to checkpoint and hand back its jobs")
+    grace_seconds: float = Field(
+        15, gt=0, description="time a sweep may still take when its worker stops, at most half of `NCP_STOP_SECONDS`"
+    )
+    reaper_seconds: float = Field(
+        5, gt=0, description="time between two searches for jobs of dead workers, at most a third of a lease"
+    )
+    stalled_seconds: float = Field(
+        20, gt=0, description="an idle worker that takes no messages for this long, or for two leases, is restarted"
+    )
+    storage_retry_seconds: float = Field(
+        1, gt=0, description="time between two attempts to use a disk that is full or unavailable"
+    )
+    redis_retry_seconds: float = Field(
+        0.5, gt=0, description="time between two attempts of a running job to reach a Redis that is unavailable"
+    )
+    redis_patience_seconds: float = Field(
+        5, gt=0, description="time a stopping job tries to reach Redis before it leaves its lease to expire"
+    )
+    redis_answer_seconds: float = Field(
+        2, gt=0, description="time a request waits for Redis before it is answered with 503"
+    )
+    progress_seconds: float = Field(0.1, gt=0, description="time between two batches of published iterations")
+    batch_seconds: float = Field(
+        1, gt=0, description="computing time of tiny study runs that one process claims together"
+    )
+    max_batch_runs: int = Field(200, ge=1, description="tiny study runs that one process may claim together")
+    request_threads: int = Field(40, ge=1, description="threads of the API that serve requests")
+    max_body_bytes: int = Field(1 << 20, ge=1, description="largest body of a request that is not an upload")
     idempotency_hours: float = Field(24, gt=0, description="how long an Idempotency-Key is remembered")
     stream_seconds: int = Field(300, ge=1, description="how long the live events of an ended job stay in Redis")
     event_buffer: int = Field(

@@ -5,15 +5,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sparse_ncp.app.auth.authenticate import API_PREFIX
 
-LIMIT = 1 << 20
 UPLOADS = f"{API_PREFIX}/tensors"  # streams to the disk, and counts its own bytes
 
 
 class BodyLimitMiddleware:
     """Counts the bytes that arrive, whatever Content-Length says, and refuses with 413 past the limit."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
         self.app = app
+        self.max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] == UPLOADS:
@@ -25,8 +25,8 @@ class BodyLimitMiddleware:
             nonlocal seen
             message = await receive()
             seen += len(message.get("body", b""))
-            if seen > LIMIT:
-                raise HTTPException(413, f"The body is over {LIMIT} bytes.")
+            if seen > self.max_bytes:
+                raise HTTPException(413, f"The body is over {self.max_bytes} bytes.")
             return message
 
         await self.app(scope, counted, send)

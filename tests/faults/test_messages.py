@@ -8,7 +8,7 @@ import psutil
 
 from sparse_ncp.worker.broker import QUEUE, pending_wakeups, wake_worker
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.execution.reaper import STALLED_SECONDS, StalledConsumerCheck
+from sparse_ncp.worker.execution.reaper import StalledConsumerCheck
 from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import connect
@@ -104,7 +104,7 @@ def test_a_worker_that_does_not_hear_its_calls_ends_to_be_replaced(tmp_path: Pat
 def test_a_busy_worker_is_not_taken_for_a_deaf_one(tmp_path: Path) -> None:
     """Calls wait while its only child computes: it cannot take them. Nor is one deaf that takes some."""
     check = StalledConsumerCheck(Configuration(data=tmp_path), pause_seconds=5)
-    rounds = int(STALLED_SECONDS)
+    rounds = int(Configuration.model_fields["stalled_seconds"].default)
     call = Call()
     celery_state.reserved_requests.add(call)
     assert not any(check.is_stalled(1) for _ in range(rounds))

@@ -227,6 +227,22 @@ def test_a_job_that_dies_three_times_without_advancing_fails(records: ExecutionR
     assert "SIGKILL" in failed.error.message
 
 
+def test_the_number_of_crashes_after_which_a_job_fails_is_a_setting(configuration: Configuration, job: Job) -> None:
+    records = ExecutionRecords.of(configuration.model_copy(update={"max_crashes": 1}))
+    records.claims.crash(claimed(records), "its process was killed by SIGKILL")
+    assert now(records, job).state == "failed"
+
+
+def test_a_crash_after_a_long_attempt_counts_as_a_third(configuration: Configuration, job: Job) -> None:
+    records = ExecutionRecords.of(configuration.model_copy(update={"max_crashes": 1, "long_attempt_seconds": 2.0}))
+    for attempt in range(1, 4):
+        assert now(records, job).state == "queued"
+        claim = claimed(records)
+        records.claims.renew(claim, 3.0 * attempt)
+        records.claims.crash(claim, "its process was killed by SIGKILL")
+    assert now(records, job).state == "failed"
+
+
 def test_a_job_that_advances_may_die_often(records: ExecutionRecords, job: Job) -> None:
     for iteration in range(1, 7):
         claim = claimed(records)

@@ -80,7 +80,8 @@ class Attempt:
         self._heartbeat = heartbeat
         self._sink = sink
         self._must_stop = must_stop
-        self._retry = StorageRetry(claim.job_id, lambda: must_stop() or heartbeat.lost)
+        pause_seconds = configuration.storage_retry_seconds
+        self._retry = StorageRetry(claim.job_id, lambda: must_stop() or heartbeat.lost, pause_seconds)
         self._inputs = Inputs(claim, store, configuration.threads_per_job, self._retry)
         self._checkpoint_due = time.monotonic() + configuration.checkpoint_seconds
         self._published = claim.published.iteration if claim.published else 0

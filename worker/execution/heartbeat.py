@@ -8,7 +8,6 @@ from sparse_ncp.worker.contract import Claim
 from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.records.claims import ClaimRecords, LeaseStatus
 
-RETRY_SECONDS = 0.5
 log = logging.getLogger("ncp.job")
 
 
@@ -37,10 +36,11 @@ class Heartbeat:
     `lost`: the claim is no longer ours. `cancel_requested`: the owner wants the run to end. Read after every sweep.
     """
 
-    def __init__(self, claims: ClaimRecords, claim: Claim, lease_seconds: float) -> None:
+    def __init__(self, claims: ClaimRecords, claim: Claim, lease_seconds: float, retry_seconds: float = 0.5) -> None:
         self._claims = claims
         self._claim = claim
         self._pause = lease_seconds / 3
+        self._retry_seconds = retry_seconds
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.compute_clock = ComputeClock(claim.spent_seconds)
@@ -64,7 +64,7 @@ class Heartbeat:
         pause = self._pause
         try:
             while not self._done.wait(pause) and not self.lost:
-                pause = self._pause if self.renew() else min(RETRY_SECONDS, self._pause)
+                pause = self._pause if self.renew() else min(self._retry_seconds, self._pause)
         finally:  # a run whose lease nobody renews must end
             self.lost = self.lost or not self._done.is_set()
 

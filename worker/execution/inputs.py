@@ -14,8 +14,6 @@ from sparse_ncp.worker.errors import StoreFull, StoreUnavailable
 from sparse_ncp.worker.store.store import Store
 
 Answer = TypeVar("Answer")
-# Pause between two tries while the disk is full or unavailable.
-STORAGE_RETRY_SECONDS = 1.0
 log = logging.getLogger("ncp.job")
 
 
@@ -27,12 +25,15 @@ class StorageRetry:
     job_id : str
         The job that waits, for the log.
     must_stop : callable
-        Asked after every failure. Once it returns True, the error is raised.
+        Called after every failure. Once it returns True, the error is raised.
+    pause_seconds : float
+        Time between two attempts.
     """
 
-    def __init__(self, job_id: str, must_stop: Callable[[], bool]) -> None:
+    def __init__(self, job_id: str, must_stop: Callable[[], bool], pause_seconds: float) -> None:
         self._job_id = job_id
         self._must_stop = must_stop
+        self._pause_seconds = pause_seconds
 
     def __call__(self, call: Callable[[], Answer]) -> Answer:
         while True:
@@ -42,7 +43,7 @@ class StorageRetry:
                 if self._must_stop():
                     raise
                 log.warning("job %s: waiting for storage: %s", self._job_id, error)
-                time.sleep(STORAGE_RETRY_SECONDS)
+                time.sleep(self._pause_seconds)
 
 
 class Inputs:

@@ -16,8 +16,6 @@ from sparse_ncp.worker.operations.tensors import TensorOperations
 from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.store.local import open_store
 
-# Celery connects again within half a minute at most; where that takes longer than this, a new worker is quicker.
-STALLED_SECONDS = 20.0
 log = logging.getLogger("ncp.worker")
 
 
@@ -26,7 +24,7 @@ class StalledConsumerCheck:
 
     def __init__(self, configuration: Configuration, pause_seconds: float) -> None:
         self._children = configuration.workers
-        self._patience = max(STALLED_SECONDS, 2 * configuration.lease_seconds) / pause_seconds
+        self._patience = max(configuration.stalled_seconds, 2 * configuration.lease_seconds) / pause_seconds
         self._taken = 0
         self._missed = 0
 
@@ -63,7 +61,7 @@ class Reaper(threading.Thread):
         self._tensors = TensorOperations(self._records, store)
         self._ended = threading.Event()
         self._lease = configuration.lease_seconds
-        self._pause = min(self._lease / 3, 5.0)
+        self._pause = min(self._lease / 3, configuration.reaper_seconds)
         self._consumer = StalledConsumerCheck(configuration, self._pause)
         # By our clock, which never steps; by that of Redis; and which Redis that was.
         self._last_round: tuple[float, float, str] | None = None

@@ -29,9 +29,9 @@ from sparse_ncp.worker.store.files import is_storage_failure
 from sparse_ncp.worker.store.local import open_store
 
 Answer = TypeVar("Answer")
-# Runs claimed at first, to measure how long one takes. After that, so many that they take about MIN_BATCH_SECONDS:
+# Runs claimed at first, to measure how long one takes. After that, so many that they take about `batch_seconds`:
 # for that long another owner's job may have to wait.
-FIRST_RUNS, MAX_RUNS, MIN_BATCH_SECONDS = 8, 200, 1.0
+FIRST_RUNS = 8
 COMPUTING_PER_STORING, MAX_BATCH_SECONDS = 4, 5.0
 # How often to check whether the current run was cancelled.
 CANCEL_POLL_SECONDS = 0.2
@@ -48,16 +48,10 @@ def run_batch(first: Claim, configuration: Configuration) -> None:
         batch.heartbeat,
         exit_after_grace_period(hand_back, first.job_id, stop, grace_seconds(configuration)),
     ):
-        claims = [first, *batch.claim(FIRST_RUNS - 1)]
+        claims = [first, *batch.claim(min(FIRST_RUNS, configuration.max_batch_runs) - 1)]
         while claims:
             computing, storing = batch.run(claims)
-            claims = [] if stop.is_set() else batch.claim(_next_count(len(claims), computing, storing))
-
-
-def _next_count(count: int, computing: float, storing: float) -> int:
-    """Runs for about a second of computing; for longer where storing them takes long, so that it stays a small part."""
-    seconds = min(MAX_BATCH_SECONDS, max(MIN_BATCH_SECONDS, COMPUTING_PER_STORING * storing))
-    return min(MAX_RUNS, max(1, round(count * seconds / max(computing, 1e-3))))
+            claims = [] if stop.is_set() else batch.claim_next(len(claims), computing, storing)
 
 
 class FinishedRun(NamedTuple):
@@ -137,6 +131,15 @@ class Batch:
         """Claim up to `count` further runs of the study."""
         return self._retry_redis(lambda: self._claims.claim_more(self._first, count))
 
+    def claim_next(self, count: int, computing: float, storing: float) -> list[Claim]:
+        """Claim as many runs as fit into the time of a batch, after `count` runs that took these seconds.
+
+        Where storing takes long, the batch is longer, so that storing remains a small part of it.
+        """
+        at_least, at_most = self._configuration.batch_seconds, self._configuration.max_batch_runs
+        seconds = min(max(MAX_BATCH_SECONDS, at_least), max(at_least, COMPUTING_PER_STORING * storing))
+        return self.claim(min(at_most, max(1, round(count * seconds / max(computing, 1e-3)))))
+
     def hand_back_all(self) -> None:
         """Return every run that has not ended to the queue."""
         for claim in self._held:
@@ -158,7 +161,7 @@ class Batch:
             if self._stop.is_set():
                 break
             heartbeat = self.heartbeat.begin(claim)
-            sink = BatchSink(self._claims, claim, heartbeat, self._store)
+            sink = BatchSink(self._claims, claim, heartbeat, self._store, self._configuration.progress_seconds)
             outcome = outcome_of(
                 Attempt(claim, self._claims, self._store, self._configuration, heartbeat, sink, self._stop.is_set)
             )
@@ -215,7 +218,7 @@ class Batch:
         self._held = [held for held in self._held if held is not claim]
 
     def _retry_redis(self, call: Callable[[], Answer]) -> Answer:
-        return retry_redis(call, self._stop)
+        return retry_redis(call, self._stop, self._configuration)
 
 
 def _final_events(claim: Claim, last: Progress) -> list[Event]:

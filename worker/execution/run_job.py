@@ -15,7 +15,7 @@ from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Claim, JobError, Task
 from sparse_ncp.worker.errors import CorruptFile, NoFactorsYet, NotFound, StoreFull, Unavailable
 from sparse_ncp.worker.execution.attempt import Attempt, Ended
-from sparse_ncp.worker.execution.heartbeat import RETRY_SECONDS, Heartbeat
+from sparse_ncp.worker.execution.heartbeat import Heartbeat
 from sparse_ncp.worker.execution.sinks import LiveSink
 from sparse_ncp.worker.execution.study_tasks import ChoiceAttempt, ValidationAttempt
 from sparse_ncp.worker.operations.jobs import JobOperations
@@ -24,10 +24,6 @@ from sparse_ncp.worker.store.files import is_storage_failure
 from sparse_ncp.worker.store.local import open_store
 
 Answer = TypeVar("Answer")
-# How long a job that must stop keeps trying to reach Redis; then its lease runs out instead.
-STOP_RETRY_SECONDS = 5.0
-# With what the API and Celery need, everything has stopped within half a minute.
-MAX_GRACE_SECONDS = 15.0
 # What runs each kind of task.
 TASKS: Mapping[Task, type[Attempt]] = {"run": Attempt, "choose": ChoiceAttempt, "validate": ValidationAttempt}
 log = logging.getLogger("ncp.job")
@@ -39,8 +35,8 @@ def run_job(claim: Claim, configuration: Configuration) -> None:
     records, store = ExecutionRecords.of(configuration), open_store(configuration)
     claims, jobs = records.claims, JobOperations(records, store, configuration)
     with (
-        Heartbeat(claims, claim, configuration.lease_seconds) as heartbeat,
-        LiveSink(claims, claim, heartbeat) as sink,
+        Heartbeat(claims, claim, configuration.lease_seconds, configuration.redis_retry_seconds) as heartbeat,
+        LiveSink(claims, claim, heartbeat, configuration.progress_seconds) as sink,
         exit_after_grace_period(
             lambda: report_outcome(claims, jobs, claim, None), claim.job_id, stop, grace_seconds(configuration)
         ),
@@ -48,11 +44,11 @@ def run_job(claim: Claim, configuration: Configuration) -> None:
         kind = TASKS[claim.task]
         attempt = kind(claim, claims, store, configuration, heartbeat, sink, stop.is_set)
         outcome = outcome_of(attempt)
-        retry_redis(sink.flush, stop)
+        retry_redis(sink.flush, stop, configuration)
         if heartbeat.lost:
-            retry_redis(lambda: discard_late_files(jobs, claim.job_id), stop)
+            retry_redis(lambda: discard_late_files(jobs, claim.job_id), stop, configuration)
         else:
-            retry_redis(lambda: report_outcome(claims, jobs, claim, outcome), stop)
+            retry_redis(lambda: report_outcome(claims, jobs, claim, outcome), stop, configuration)
 
 
 def handle_stop() -> threading.Event:
@@ -130,7 +126,7 @@ def _ignore_storage_errors(job_id: str, otherwise: str) -> Iterator[None]:
         log.warning("job %s: %s: %s", job_id, otherwise, error)
 
 
-def retry_redis(call: Callable[[], Answer], stop: threading.Event) -> Answer:
+def retry_redis(call: Callable[[], Answer], stop: threading.Event, configuration: Configuration) -> Answer:
     """Repeat until Redis is back: hours of work are not thrown away for an outage of minutes."""
     stopped_at: float | None = None
     while True:
@@ -139,14 +135,14 @@ def retry_redis(call: Callable[[], Answer], stop: threading.Event) -> Answer:
         except Unavailable:
             if stop.is_set():
                 stopped_at = stopped_at or time.monotonic()
-                if time.monotonic() - stopped_at > STOP_RETRY_SECONDS:
+                if time.monotonic() - stopped_at > configuration.redis_patience_seconds:
                     raise
-            time.sleep(RETRY_SECONDS)
+            time.sleep(configuration.redis_retry_seconds)
 
 
 def grace_seconds(configuration: Configuration) -> float:
     """How long a sweep may still take once the worker stops. The other half is for handing the job back."""
-    return min(MAX_GRACE_SECONDS, configuration.stop_seconds / 2)
+    return min(configuration.grace_seconds, configuration.stop_seconds / 2)
 
 
 @contextmanager

@@ -14,8 +14,7 @@ from sparse_ncp.worker.execution.heartbeat import Heartbeat
 from sparse_ncp.worker.records.claims import ClaimRecords
 from sparse_ncp.worker.store.store import Store
 
-# Pause between two batches of iterations, and the most iterations in one.
-BATCH_SECONDS = 0.1
+# The most iterations that are published at once.
 BATCH_ROWS = 500
 # The progress of a preparation is published at this interval. Most preparations are shorter and never appear.
 PREPARATION_SECONDS = 0.5
@@ -46,7 +45,8 @@ class ProgressSink(Protocol):
 class LiveSink:
     """Publish progress from a thread, in batches, until the context ends or the claim is lost."""
 
-    def __init__(self, claims: ClaimRecords, claim: Claim, heartbeat: Heartbeat) -> None:
+    def __init__(self, claims: ClaimRecords, claim: Claim, heartbeat: Heartbeat, pause_seconds: float = 0.1) -> None:
+        self._pause_seconds = pause_seconds
         self._claims = claims
         self._claim = claim
         self._heartbeat = heartbeat
@@ -99,7 +99,7 @@ class LiveSink:
                 self._send()
 
     def _run(self) -> None:
-        while not self._done.wait(BATCH_SECONDS) and not self._heartbeat.lost:
+        while not self._done.wait(self._pause_seconds) and not self._heartbeat.lost:
             with self._sending:
                 try:
                     self._send_preparation()
@@ -140,7 +140,10 @@ class BatchSink:
         The resolved settings, once the first sweep has ended.
     """
 
-    def __init__(self, claims: ClaimRecords, claim: Claim, heartbeat: Heartbeat, store: Store) -> None:
+    def __init__(
+        self, claims: ClaimRecords, claim: Claim, heartbeat: Heartbeat, store: Store, pause_seconds: float = 0.1
+    ) -> None:
+        self._pause_seconds = pause_seconds
         self.rows: list[Progress] = []
         self.resolved: Resolved | None = None
         self._claims = claims
@@ -156,7 +159,7 @@ class BatchSink:
     def put(self, row: Progress) -> None:
         """Keep the iteration; if the run takes long, publish those before it."""
         if time.monotonic() >= self._due:
-            self._due = time.monotonic() + BATCH_SECONDS
+            self._due = time.monotonic() + self._pause_seconds
             with suppress(Unavailable):  # they are sent with the next
                 self.publish()
         self.rows.append(row)

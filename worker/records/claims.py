@@ -122,9 +122,11 @@ class ClaimRecords:
 
     def crash(self, claim: Claim, how: str, is_own_fault: bool = True) -> bool:
         """The attempt's process died: back to the queue, or failed if it keeps dying by itself."""
+        configuration = self._redis.configuration
+        limits = (configuration.max_crashes, str(configuration.long_attempt_seconds))
         if claim.batch is not None:
-            return bool(self._redis.script("batches/crashed", claim.batch, how, int(is_own_fault)))
-        return bool(self._redis.script("claims/crashed", claim.job_id, claim.fence, how, int(is_own_fault)))
+            return bool(self._redis.script("batches/crashed", claim.batch, how, int(is_own_fault), *limits))
+        return bool(self._redis.script("claims/crashed", claim.job_id, claim.fence, how, int(is_own_fault), *limits))
 
     # Tasks of a study
 

@@ -1,7 +1,5 @@
 -- Shared by every script: names of keys (the same as in keys.py), and the few moves a job can make.
 -- All state changes happen here, each inside one script, so that no reader ever sees half of one.
-local CRASHES = 3 -- attempts in a row that may die by themselves without advancing
-local LONG_SECONDS = 600 -- an attempt that died after so much computing counts a third: its sweeps are long
 
 local function key(kind, id) return 'ncp:' .. kind .. ':' .. id end
 local LEASES, WAITING, UNSETTLED = 'ncp:leases', 'ncp:waiting', 'ncp:unsettled'
@@ -258,12 +256,14 @@ local function requeue(id)
 end
 
 -- An attempt died by itself. Whoever advanced may try again; whoever never does is stopped. Deaths count in thirds.
-local function crash(id, how)
+local function crash(id, how, max_crashes, long_seconds)
   local reached = math.max(number(id, 'published'), number(id, 'checkpoint_iteration'))
   local computed = computed_seconds(id) - number(id, 'claimed_spent')
-  local stalls = reached > number(id, 'claimed_from') and 0 or number(id, 'stalls') + (computed < LONG_SECONDS and 3 or 1)
+  local stalls = reached > number(id, 'claimed_from') and 0 or number(id, 'stalls') + (computed < tonumber(long_seconds) and 3 or 1)
   set(id, 'stalls', stalls)
-  if stalls >= 3 * CRASHES and field(id, 'cancel_requested') ~= '1' then return finish(id, 'failed', '', crash_error(how)) end
+  if stalls >= 3 * max_crashes and field(id, 'cancel_requested') ~= '1' then
+    return finish(id, 'failed', '', crash_error(how))
+  end
   requeue(id)
 end
 
