@@ -60,7 +60,7 @@ def test_the_record_says_why_a_resumed_run_may_differ(
             done = ended(backend.records, job)
         assert done.result is not None
         assert same_bits(backend.store.job(job.id).factors(), backend.solved(**LONG))
-        assert backend.told_once(done)
+        assert backend.published_once(done)
         (warning,) = [text for text in done.result.warnings if "checkpoint" in text or "machine" in text]
         resumed = f"job {job.id}: resumes after iteration {iteration}" in capfd.readouterr().err
         if change is of_another_version:
