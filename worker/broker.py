@@ -1,4 +1,4 @@
-"""The broker: the Celery app, its one queue of wake-up messages, and how to send them."""
+"""The Celery app, and the wake-up messages that are all it carries."""
 
 import logging
 import threading
@@ -16,11 +16,11 @@ from sparse_ncp.worker.records.redis.connection import RedisConnection
 
 QUEUE = "work"
 TASK = "ncp.work"
-# Messages that may wait to be taken: whoever takes one claims until nothing is left, so more would wake nobody else.
+# Messages that may wait in the queue. A worker that takes one claims jobs until none is left, so more are pointless.
 MAX_PENDING = 16
-# Between two rounds of sending: the first wake-up goes at once, what is asked for soon after it goes together.
+# Pause between two rounds of sending: the first message goes at once, those requested soon after it go together.
 BATCH_SECONDS = 0.02
-# How long a process that ends waits for its last messages to be sent.
+# Time that a process waits at its end for the last messages to be sent.
 CLOSE_SECONDS = 5.0
 log = logging.getLogger("ncp.jobs")
 
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 
 @cache
 def celery_app(configuration: Configuration) -> "Celery":
-    """The app of every process. Messages carry nothing: the record is the truth, so they are acknowledged at once."""
-    from celery import Celery  # a fifth of a second to load: an API answers before it sends a message
+    """Return the Celery app of this process.
+
+    Messages are empty and acknowledged early, because the job record in Redis says what is to be done.
+    """
+    from celery import Celery  # takes 0.2 s to load, which must not delay the first answer of the API
 
     celery = Celery("ncp", broker=broker_url(str(configuration.redis_url)), set_as_current=False)
     celery.conf.update(
@@ -40,7 +43,7 @@ def celery_app(configuration: Configuration) -> "Celery":
         task_default_queue=QUEUE,
         task_ignore_result=True,
         task_acks_late=False,
-        worker_disable_prefetch=True,  # else a message waits behind a busy worker while another idles
+        worker_disable_prefetch=True,  # otherwise a message waits behind a busy worker while another is idle
         worker_prefetch_multiplier=1,
         worker_enable_remote_control=False,
         worker_send_task_events=False,
@@ -60,7 +63,7 @@ def celery_app(configuration: Configuration) -> "Celery":
 
 
 def broker_url(redis_url: str) -> str:
-    """The address as Celery spells it: for a unix socket it has a form of its own."""
+    """Convert an address to Celery's form, which differs for unix sockets."""
     if not redis_url.startswith("unix://"):
         return redis_url
     found = parse_url(redis_url)  # type: ignore[no-untyped-call]
@@ -70,13 +73,16 @@ def broker_url(redis_url: str) -> str:
 
 
 def wake_worker(configuration: Configuration) -> None:
-    """Send one wake-up message, for one worker. Losing it is harmless: reapers repeat it every few seconds.
+    """Send a wake-up message for one worker. A lost message does no harm: reapers send another within seconds.
 
-    Unavailable if Redis is away.
+    Raises
+    ------
+    Unavailable
+        If Redis cannot be reached.
     """
     from kombu.exceptions import OperationalError
 
-    # One retry at once: a connection from before a restart of Redis is only found dead when it is used.
+    # One immediate retry: that Redis was restarted is only noticed when an old connection is used.
     policy = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
     try:
         celery_app(configuration).send_task(TASK, retry=True, retry_policy=policy)
@@ -85,7 +91,7 @@ def wake_worker(configuration: Configuration) -> None:
 
 
 class WakeUpThread:
-    """Sends wake-ups in a thread: no submission waits for them, and many at once share a few."""
+    """A thread that sends wake-up messages, so that submissions need not wait. Many requests share a few messages."""
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
@@ -96,7 +102,7 @@ class WakeUpThread:
         self._thread: threading.Thread | None = None
 
     def notify(self, count: int = 1) -> None:
-        """Jobs were queued. They are durable whether or not the messages arrive: reapers repeat lost ones."""
+        """Ask for workers to be woken for `count` new jobs. Returns at once."""
         if not count:
             return
         with self._changed:
@@ -105,7 +111,7 @@ class WakeUpThread:
             self._changed.notify()
 
     def open(self) -> None:
-        """Load Celery now, beside whatever else happens, not with the first wake-up."""
+        """Start the thread, which loads Celery in the background."""
         with self._changed:
             self._start()
 
@@ -115,7 +121,7 @@ class WakeUpThread:
             self._thread.start()
 
     def close(self) -> None:
-        """Return once what was asked for is sent, or Redis has not taken it in time: a reaper sends it then."""
+        """Wait until pending messages are sent, up to CLOSE_SECONDS; reapers send the rest."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -131,13 +137,15 @@ class WakeUpThread:
                     for _ in range(min(count, max_pending - _queue_length(connection))):
                         wake_worker(self._configuration)
                 except Unavailable as error:
-                    log.warning("no wake-up message was sent, a worker will find the job by itself: %s", error)
+                    log.warning(
+                        "could not wake a worker; the job starts when a reaper sends the next wake-up: %s", error
+                    )
                 except Exception:
-                    # The border of the thread: without it every job would wait for a reaper.
-                    log.exception("no wake-up message was sent, a worker will find the job by itself")
+                    # If the thread ended here, every later job would wait for a reaper.
+                    log.exception("could not wake a worker; the job starts when a reaper sends the next wake-up")
 
     def _take_pending(self) -> int:
-        """How many were asked for since the last time; 0 at the end."""
+        """Wait for requests and return how many there were since the last call; 0 once closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed, self._pause)
             self._changed.wait_for(lambda: self._pending or self._closed)
@@ -147,7 +155,7 @@ class WakeUpThread:
 
 
 def pending_wakeups(configuration: Configuration) -> int:
-    """How many wake-up messages no worker has taken yet."""
+    """Return the number of wake-up messages in the queue."""
     with closing(RedisConnection.of(configuration)) as connection:
         return _queue_length(connection)
 

@@ -1,4 +1,4 @@
-"""The configuration: every setting, and the one reader of environment variables."""
+"""Settings of the server. No other module reads environment variables."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ def _parts(text: str | None) -> list[str]:
 
 
 class Configuration(BaseSettings):
-    """Every setting of the server, from `NCP_…` variables or given by the caller."""
+    """Settings of the server, read from `NCP_…` environment variables or given as arguments."""
 
     model_config = SettingsConfigDict(env_prefix="NCP_", frozen=True, extra="forbid", env_ignore_empty=True)
 
@@ -41,41 +41,51 @@ class Configuration(BaseSettings):
     root_path: str | None = Field(
         None,
         pattern=r"^(/[A-Za-z0-9._~-]+)*$",
-        description="path below which a proxy shows the server, such as /ncp; the proxy takes it away from requests",
+        description="path under which a proxy serves the API, such as /ncp; the proxy must strip it from requests",
     )
     allowed_hosts: str | None = Field(
-        None, description="further names, separated by commas, under which a server without keys may be called"
+        None, description="additional host names, separated by commas, that a server without keys accepts"
     )
-    data: Path = Field(Path("ncp-data"), description="folder of tensors, results and the embedded Redis")
-    redis_url: str | None = Field(None, description="Redis to use; left out, `ncp serve` starts its own")
-    redis_server: Path | None = Field(None, description="Redis or Valkey binary to start instead of the packaged one")
-    workers: int = Field(1, ge=1, description="jobs that run at the same time on this machine")
-    threads: int | None = Field(None, ge=1, description="threads per job; left out, the cores divided by the workers")
-    max_tensor_bytes: int = Field(16 * GIB, ge=1, description="largest upload")
-    max_stored_bytes: int | None = Field(None, ge=1, description="bytes an owner may store, tensors and results")
-    max_live_jobs: int = Field(10_000, ge=0, description="jobs an owner may have queued or running; 0 for no limit")
-    max_study_runs: int = Field(10_000, ge=0, description="runs of a study; 0 for no limit but 100,000")
-    max_rank: int | None = Field(None, ge=1, description="largest rank of a job")
+    data: Path = Field(Path("ncp-data"), description="folder for tensors, results and the embedded Redis")
+    redis_url: str | None = Field(None, description="address of Redis; if not set, `ncp serve` starts its own")
+    redis_server: Path | None = Field(
+        None, description="Redis or Valkey executable to start instead of the packaged one"
+    )
+    workers: int = Field(1, ge=1, description="number of jobs that run at the same time on this machine")
+    threads: int | None = Field(
+        None, ge=1, description="threads per job; if not set, the number of cores divided by the number of workers"
+    )
+    max_tensor_bytes: int = Field(16 * GIB, ge=1, description="largest upload, in bytes")
+    max_stored_bytes: int | None = Field(
+        None, ge=1, description="bytes that an owner may store, tensors and results together; if not set, unlimited"
+    )
+    max_live_jobs: int = Field(
+        10_000, ge=0, description="jobs that an owner may have queued or running; 0 means no limit"
+    )
+    max_study_runs: int = Field(10_000, ge=0, description="largest number of runs in a study; 0 means 100,000")
+    max_rank: int | None = Field(None, ge=1, description="largest rank of a job; if not set, unlimited")
     max_job_seconds: float | None = Field(
         None,
         gt=0,
         allow_inf_nan=False,
-        description="largest `stop.max_seconds`, and what a job gets that leaves it out",
+        description="largest `stop.max_seconds` of a job, and its default",
     )
     max_requests_per_second: float = Field(
         50,
         ge=0,
         allow_inf_nan=False,
-        description="requests of a key's owner on average, ten seconds' worth at once; 0 for no limit",
+        description="average rate of requests per owner of a key, with bursts of ten seconds' worth; 0 means no limit",
     )
-    max_job_memory_bytes: int = Field(8 * GIB, ge=1, description="memory a job may take beyond the mapped tensor")
-    lease_seconds: float = Field(15, gt=0, description="a worker that is silent for this long has lost its job")
-    checkpoint_seconds: float = Field(10, ge=0, description="time between two checkpoints of a job, at least")
+    max_job_memory_bytes: int = Field(
+        8 * GIB, ge=1, description="memory that a job may use in addition to the mapped tensor"
+    )
+    lease_seconds: float = Field(15, gt=0, description="a worker that sends no heartbeat for this long loses its jobs")
+    checkpoint_seconds: float = Field(10, ge=0, description="shortest time between two checkpoints of a job")
     checkpoint_share: float = Field(
         0.02,
         gt=0,
         le=1,
-        description="largest share of a run that checkpoints may take; large ones are written less often",
+        description="largest fraction of a run's time spent on checkpoints; large checkpoints are written less often",
     )
     max_crashes: int = Field(
         3, ge=1, description="consecutive crashes of a job's process without any progress after which the job fails"
@@ -84,9 +94,13 @@ class Configuration(BaseSettings):
         600, gt=0, description="a crash after more computing time than this counts as a third of a crash"
     )
     cancel_seconds: float = Field(
-        60, gt=0, description="time a cancelled job has to end its sweep; then it is ended, its last checkpoint stays"
+        60,
+        gt=0,
+        description="time that a cancelled job has to finish its sweep before it is killed, keeping its last checkpoint",
     )
-    stop_seconds: float = Field(60, gt=0, description="time a stopping worker has to checkpoint and hand back its jobs")
+    stop_seconds: float = Field(
+        60, gt=0, description="time that a stopping worker has to save its jobs and return them to the queue"
+    )
     grace_seconds: float = Field(
         15, gt=0, description="time a sweep may still take when its worker stops, at most half of `NCP_STOP_SECONDS`"
     )
@@ -115,48 +129,54 @@ class Configuration(BaseSettings):
     max_batch_runs: int = Field(200, ge=1, description="tiny study runs that one process may claim together")
     request_threads: int = Field(40, ge=1, description="threads of the API that serve requests")
     max_body_bytes: int = Field(1 << 20, ge=1, description="largest body of a request that is not an upload")
-    idempotency_hours: float = Field(24, gt=0, description="how long an Idempotency-Key is remembered")
-    stream_seconds: int = Field(300, ge=1, description="how long the live events of an ended job stay in Redis")
+    idempotency_hours: float = Field(24, gt=0, description="how long an Idempotency-Key is remembered, in hours")
+    stream_seconds: int = Field(300, ge=1, description="how long the live events of a finished job stay in Redis")
     event_buffer: int = Field(
-        1000, ge=1, description="live events held per watching client; one that lags further reads the record"
+        1000,
+        ge=1,
+        description="live events buffered per streaming client; a client that falls further behind reads stored events",
     )
-    keep_alive_seconds: float = Field(15, gt=0, description="time between keep-alive comments of an event stream")
+    keep_alive_seconds: float = Field(15, gt=0, description="time between keep-alive comments in an event stream")
     keep_jobs_days: float | None = Field(
-        None, ge=0, description="finished jobs are removed after this time; left out, never"
+        None, ge=0, description="delete finished jobs after this many days; if not set, never"
     )
     keep_tensors_days: float | None = Field(
-        None, ge=0, description="tensors that nobody has used for this time are removed; left out, never"
+        None, ge=0, description="delete tensors that have not been used for this many days; if not set, never"
     )
-    tidy_seconds: float = Field(600, gt=0, description="time between two rounds of cleanup")
+    tidy_seconds: float = Field(600, gt=0, description="time between two runs of the cleanup")
     min_free_bytes: int = Field(
-        GIB // 4, ge=0, description="free disk below which uploads are refused and the server is not ready"
+        GIB // 4,
+        ge=0,
+        description="free disk space below which uploads are refused and the server reports that it is not ready",
     )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
-        "info", description="how much is logged"
+        "info", description="minimum severity of log messages"
     )
     log_format: Annotated[Literal["human", "json"], BeforeValidator(_lower)] = Field(
-        "human", description="human: lines to read; json: one object per line"
+        "human", description="human: readable lines; json: one JSON object per line"
     )
     slow_seconds: float = Field(
-        30, gt=0, description="a client that moves less than 16 KiB in this time, or sends no whole header, is closed"
+        30, gt=0, description="close a connection that transfers less than 16 KiB, or no complete header, in this time"
     )
     session_hours: float = Field(
-        12, gt=0, le=8760, allow_inf_nan=False, description="how long a browser stays signed in after a key was pasted"
+        12, gt=0, le=8760, allow_inf_nan=False, description="how long a browser stays signed in"
     )
     max_connections: int = Field(
-        10_000, ge=8, description="connections to the API, or as many as the limit of open files allows"
+        10_000, ge=8, description="open connections to the API, at most what the limit on open files allows"
     )
     max_connections_per_address: int = Field(
-        100, ge=1, description="connections of one address on which no key was sent yet; trusted proxies apart"
+        100, ge=1, description="connections per address on which no key was sent yet; does not apply to trusted proxies"
     )
     cors_origins: str | None = Field(
-        None, description="origins whose pages may call the API from a browser, separated by commas; left out, none"
+        None, description="origins, separated by commas, whose pages may call the API from a browser; if not set, none"
     )
 
     @field_validator("redis_url")
     @classmethod
     def _names_a_redis(cls, value: str | None) -> str | None:
-        if value is not None and not _is_redis_url(value):  # which is not repeated: it may hold a password
+        if value is not None and not _is_redis_url(
+            value
+        ):  # the message does not repeat the address, which may contain a password
             raise ValueError("is not the address of a Redis; write redis://host:6379/0 or unix:///path/to/socket")
         return value
 
@@ -174,10 +194,10 @@ class Configuration(BaseSettings):
 
     @property
     def threads_per_job(self) -> int:
-        """Threads of one job. By default all jobs together have as many as there are cores."""
+        """Number of threads per job. By default the jobs share all cores."""
         return self.threads or max(1, available_cores() // self.workers)
 
     def environment(self) -> dict[str, str]:
-        """The same configuration, for another process."""
+        """Return the configuration as environment variables for another process."""
         values = self.model_dump(mode="json")
         return {f"NCP_{name.upper()}": str(value) for name, value in values.items() if value is not None}

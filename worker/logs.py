@@ -1,4 +1,4 @@
-"""Logging of every process: lines for people or JSON, with the request, owner and job, and without secrets."""
+"""Logging for all processes: text or JSON, with the request, owner and job, and with secrets removed."""
 
 import json
 import logging
@@ -15,20 +15,20 @@ from sparse_ncp.worker.config import Configuration
 
 HIDDEN = "***"
 SECRETS = (
-    # All before the host of an address, since a password may contain anything but a space.
+    # Everything before the host of an address: a password may contain any character but a space.
     (re.compile(r"(?<=://)[^\s]*@"), f"{HIDDEN}@"),
     (re.compile(r"(?i)\b(bearer|basic)\s+[^\s'\",]+"), rf"\1 {HIDDEN}"),
     (re.compile(r"\b(ncp_)[A-Za-z0-9_-]{16,}"), rf"\1{HIDDEN}"),
 )
 CONTEXT = ("request_id", "owner", "job_id")
 ANSWER = ("method", "route", "path", "status", "milliseconds")
-# At level info these log once per wake-up message, and nothing about jobs.
+# These log every wake-up message at level info, and nothing about jobs.
 CHATTY = ("celery.worker.strategy", "celery.app.trace", "celery.redirected")
 OTHERS = ("celery", "kombu", "uvicorn", "asyncio")
 
 
 def redact(text: str) -> str:
-    """The text without passwords of addresses, without credentials of requests and without keys."""
+    """Replace passwords in addresses, credentials of requests, and API keys by asterisks."""
     for pattern, hidden in SECRETS:
         text = pattern.sub(hidden, text)
     return text
@@ -38,8 +38,8 @@ def redact(text: str) -> str:
 class LogContext:
     """The request, owner and job that a log line is about.
 
-    A request's is filled in place as they become known: the threads that handle the request have copies of its context,
-    so a new value would not reach the others.
+    The context of a request is filled in place: the threads that handle the request have copies of the context
+    variable, so a new value would not reach all of them.
     """
 
     request_id: str | None = None
@@ -52,24 +52,24 @@ _process = LogContext()
 
 
 def log_context() -> LogContext:
-    """The context of the current request or job, else a copy of that of the process."""
+    """Return the context of the current request or job, or a copy of the context of the process."""
     return _context.get() or replace(_process)
 
 
 def bind_context(new: LogContext) -> None:
-    """Set the context of this task or thread, and of those that copy it from now on."""
+    """Set the context of this task or thread."""
     _context.set(new)
 
 
 def bind_process_context(new: LogContext) -> None:
-    """Set the context of all threads of this process: the process of a job is about one job."""
-    global _process  # noqa: PLW0603 - one per process is what is meant
+    """Set the context of all threads of this process, which runs a single job."""
+    global _process  # noqa: PLW0603 - one per process is intended
     _context.set(None)
     _process = new
 
 
 class AddLogContext(logging.Filter):
-    """Adds the fields of the current context to every record."""
+    """Add the fields of the current context to every record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         found = log_context()
@@ -79,7 +79,7 @@ class AddLogContext(logging.Filter):
 
 
 class TextFormatter(logging.Formatter):
-    """Lines `time LEVEL logger message request_id=… owner=… job_id=…`; a message cannot begin a new line."""
+    """Format records as `time LEVEL logger message request_id=… owner=… job_id=…`, with line breaks escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
         context = [f"{name}={_word(value)}" for name in CONTEXT if (value := getattr(record, name, None)) is not None]
@@ -89,7 +89,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One object per line; fields that do not apply are left out."""
+    """Format records as one JSON object per line, without fields that do not apply."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {
@@ -106,7 +106,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(configuration: Configuration) -> None:
-    """Log everything to standard error in one format, Python's warnings too."""
+    """Log everything, including Python warnings, to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(AddLogContext())
     handler.setFormatter(JsonFormatter() if configuration.log_format == "json" else TextFormatter())
@@ -122,9 +122,9 @@ def configure_logging(configuration: Configuration) -> None:
 
 
 def ignore_celery_as_root() -> None:
-    """Silence Celery's warning to a worker that runs as root, which is about messages that carry code.
+    """Silence Celery's warning about running as root, which concerns messages that contain code.
 
-    Ours are JSON and carry nothing: all that a forged one can do is make a worker try to claim a job.
+    Our messages are empty JSON: a forged one can only make a worker try to claim a job.
     """
     from celery.exceptions import SecurityWarning
 
@@ -136,12 +136,12 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def _trace(record: logging.LogRecord) -> str | None:
-    """The traceback of the record, if it has one."""
+    """Return the traceback of the record, if it has one."""
     if not record.exc_info or record.exc_info[0] is None:
         return None
     return "".join(traceback.format_exception(*record.exc_info)).rstrip()
 
 
 def _word(value: str) -> str:
-    """The value, quoted where it could be taken for something else."""
+    """Quote the value if it is ambiguous without quotes."""
     return value if value.isprintable() and not set(value) & set(' "=') else json.dumps(value)

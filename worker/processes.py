@@ -1,4 +1,4 @@
-"""Start and stop child processes, so that none is left behind."""
+"""Start and stop child processes, and make sure that none is left behind."""
 
 import contextlib
 import ctypes
@@ -26,40 +26,41 @@ def die_with_parent(parent: int) -> None:
     """Ask the kernel to kill this process when the thread that started it ends (Linux)."""
     if PRCTL is not None:
         PRCTL(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before we could ask
+    if os.getppid() != parent:  # the parent ended before the call above
         os._exit(1)
 
 
 class StartSignal:
-    """A flag that child processes inherit: a pipe, whose end they read once it is set. They die with its owner."""
+    """A flag that child processes inherit as a pipe, and that is set when the pipe is closed."""
 
     def __init__(self) -> None:
         self.reader, self._writer = os.pipe()
 
     def set(self) -> None:
+        """Let all children start."""
         os.close(self._writer)
 
 
 def wait_for_start(reader: int) -> None:
-    """Return once the `StartSignal` with this reader is set."""
+    """Wait until the `StartSignal` with this reader is set."""
     os.read(reader, 1)
 
 
 @contextlib.contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Load modules. Hardly anything of theirs becomes garbage, and searching them for it takes a tenth of the time."""
+    """Disable garbage collection while modules are loaded, which saves a tenth of the time."""
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()  # what is loaded stays: it is not searched later either, and no child copies its pages for that
+        gc.freeze()  # loaded modules stay: do not scan them later, and do not make children copy their pages
         gc.enable()
 
 
 def start(
     arguments: Sequence[str], environment: Mapping[str, str] | None = None, keep: Sequence[int] = ()
 ) -> "subprocess.Popen[bytes]":
-    """Start a child in a session of its own, so that Ctrl-C reaches only the parent; it dies with the parent."""
+    """Start a child process in its own session, so that Ctrl-C only reaches the parent. It dies with the parent."""
     return subprocess.Popen(
         arguments,
         env=None if environment is None else {**os.environ, **environment},
