@@ -96,7 +96,7 @@ class Configuration(BaseSettings):
     cancel_seconds: float = Field(
         60,
         gt=0,
-        description="time that a cancelled job has to finish its sweep before it is killed, keeping its last checkpoint",
+        description="time that a cancelled job has to finish its sweep before it is killed; its checkpoint is kept",
     )
     stop_seconds: float = Field(
         60, gt=0, description="time that a stopping worker has to save its jobs and return them to the queue"

@@ -1,4 +1,4 @@
-"""All that crosses a process boundary, as small frozen types."""
+"""Types that are exchanged between processes: small, immutable and validated."""
 
 from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
@@ -41,7 +41,7 @@ def _kind(values: object) -> str:
 
 Text: TypeAlias = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_without_control_characters)]
 Coordinate: TypeAlias = Annotated[Number, Field(allow_inf_nan=False)]
-# All numbers or all text, as the first is. Of many bad entries the first is reported, once.
+# All numbers or all text, like the first entry. Only the first invalid entry is reported.
 Coordinates: TypeAlias = Annotated[
     Annotated[tuple[Coordinate, ...], Field(fail_fast=True, json_schema_extra={"minItems": 1}), Tag("numbers")]
     | Annotated[tuple[Text, ...], Field(fail_fast=True, json_schema_extra={"minItems": 1}), Tag("text")],
@@ -54,9 +54,9 @@ class Axis(FrozenModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"example": AXIS})
 
-    name: Text = Field(description="what the mode is; no two modes of a tensor have the same")
-    unit: Text | None = Field(None, description="of the values")
-    values: Coordinates = Field(description="one number or one text for each index of the mode, not both")
+    name: Text = Field(description="name of the mode, unique within the tensor")
+    unit: Text | None = Field(None, description="unit of the values")
+    values: Coordinates = Field(description="a number for each index of the mode, or a text for each")
 
     @property
     def is_text(self) -> bool:
@@ -67,37 +67,39 @@ Axes: TypeAlias = tuple[Axis, ...]
 
 
 class TensorRecord(FrozenModel):
+    """A stored tensor and the statistics of its entries."""
+
     id: str
     owner: str
     name: str | None
     shape: tuple[int, ...]
     dtype: str
-    nbytes: int = Field(description="length of the .npy file")
+    nbytes: int = Field(description="size of the .npy file in bytes")
     sha256: str
-    min: float = Field(description="this, max and norm: over the entries that are not NaN")
+    min: float = Field(description="smallest entry; this, max and norm ignore NaN")
     max: float
     norm: float
-    missing: int = Field(0, description="how many entries are NaN")
-    negative: int = Field(0, description="how many entries are negative")
-    axes: Axes | None = Field(None, description="the labels of its modes; null without any, and in lists")
+    missing: int = Field(0, description="number of entries that are NaN")
+    negative: int = Field(0, description="number of negative entries")
+    axes: Axes | None = Field(None, description="labels of the modes; null if there are none, and in lists")
     created_at: AwareDatetime
 
 
 class Source(FrozenModel):
-    """What a job runs on: the bytes, and the labels they had when it was submitted."""
+    """The tensor of a job: its bytes, and its labels at the time of submission."""
 
     sha256: str
     axes: Axes | None
 
 
 class InitialJob(FrozenModel):
-    """Start from the factors of another job."""
+    """A job whose factors are the starting point."""
 
-    job_id: Id = Field(description="its final factors, or those of its last checkpoint")
+    job_id: Id = Field(description="job to take factors from, final or from its last checkpoint")
 
 
 class MaskTensor(FrozenModel):
-    """Which entries of the tensor are observed."""
+    """A mask that says which entries of the tensor are observed."""
 
     tensor_id: Id = Field(
         description="a tensor of booleans, true where an entry is observed; each mode has the tensor's length, or 1"
@@ -106,16 +108,16 @@ class MaskTensor(FrozenModel):
 
 def _each_once(modes: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(modes)) < len(modes):
-        raise ValueError("names a mode twice; name each once")
+        raise ValueError("names a mode twice; name each mode once")
     return modes
 
 
 class FixedModel(FrozenModel):
-    """Factors of another job that stay as they are, while those of the other modes are fitted."""
+    """Factors of another job that are kept fixed while those of the other modes are fitted."""
 
-    job_id: Id = Field(description="a job that has ended, of the same rank")
+    job_id: Id = Field(description="a finished job of the same rank")
     modes: Annotated[tuple[Mode, ...], AfterValidator(_each_once)] = Field(
-        min_length=1, description="whose factors stay, counted from 1; any but all"
+        min_length=1, description="modes whose factors are fixed, counted from 1; at least one mode must remain"
     )
 
 
@@ -130,19 +132,21 @@ def _describe_request(schema: dict[str, Any]) -> None:
 
 
 class JobRequest(Settings):
-    """What may be asked of the server: the solver's settings, and what to run them on. One flat body."""
+    """The body of a job submission: the settings of the solver and the inputs of the run, in one flat object."""
 
     model_config = ConfigDict(json_schema_extra=_describe_request)
 
     tensor_id: Id = Field(description="the tensor to decompose")
-    name: Name | None = Field(None, description="a name for people")
-    priority: Whole = Field(0, ge=-10, le=10, description="higher runs first among the same owner's jobs")
-    initial: InitialJob | None = Field(None, description="start from another job's factors instead of the seed")
-    mask: MaskTensor | None = Field(None, description="which entries are observed, besides those that are not NaN")
-    fixed: FixedModel | None = Field(None, description="keep some factors of another job, and fit the others")
+    name: Name | None = Field(None, description="display name")
+    priority: Whole = Field(0, ge=-10, le=10, description="jobs of the same owner with a higher priority run first")
+    initial: InitialJob | None = Field(None, description="start from the factors of another job instead of the seed")
+    mask: MaskTensor | None = Field(None, description="mask of observed entries; NaN entries are never observed")
+    fixed: FixedModel | None = Field(
+        None, description="factors of another job to keep fixed while the others are fitted"
+    )
 
     def settings(self) -> Settings:
-        """The settings of the solver. They were checked with the request: once more would cost a submission a tenth."""
+        """Return the settings of the solver. They are not validated again, which would take a tenth of a submission."""
         values = {name: getattr(self, name) for name in Settings.model_fields}
         return Settings.model_construct(set(values), **values)
 
@@ -156,24 +160,26 @@ class JobRequest(Settings):
 
 
 class Progress(FrozenModel):
-    """The numbers of one iteration."""
+    """Progress of a run at one iteration."""
 
     iteration: int
     objective: float
     relative_error: float
     fit: float
-    seconds: float = Field(description="computing time up to then, over all attempts")
+    seconds: float = Field(description="computing time so far, over all attempts")
     phase: Phase = Field(
         "exact",
-        description="start: of a trial start, of which the lowest goes on; compressed, single: approximate numbers, of "
-        "the compressed tensor or the copy in single precision that an accelerated run begins with; exact: of the "
-        "tensor itself",
+        description="start: a trial start, of which the best one is continued; compressed, single: approximate "
+        "numbers, from the compressed tensor or the copy in single precision with which an accelerated run begins; "
+        "exact: numbers from the tensor itself",
     )
-    start: int | None = Field(None, description="which trial start, from 1; null in the run that goes on from one")
+    start: int | None = Field(
+        None, description="number of the trial start, from 1; null in the run that continues from one"
+    )
 
     @classmethod
     def from_state(cls, state: State, iteration: int) -> Self:
-        """The numbers of an iteration that the state has reached."""
+        """Return the progress at an iteration that the state has reached."""
         history, place = state.history, iteration - 1
         error = history.relative_error[place]
         return cls(
@@ -188,6 +194,8 @@ class Progress(FrozenModel):
 
 
 class JobResult(FrozenModel):
+    """Summary of a finished run."""
+
     objective: float
     relative_error: float
     fit: float
@@ -198,12 +206,12 @@ class JobResult(FrozenModel):
     nonzero_components: NonzeroComponents
     weights: tuple[float, ...]
     warnings: tuple[str, ...]
-    starts: tuple[StartOutcome, ...] = Field((), description="how far each of several trial starts came")
-    missing: int = Field(0, description="entries that were not observed: NaN or masked")
+    starts: tuple[StartOutcome, ...] = Field((), description="outcome of each trial start")
+    missing: int = Field(0, description="number of entries that were not observed, because they are NaN or masked")
 
     @classmethod
     def from_state(cls, state: State) -> Self:
-        """The result of an ended run."""
+        """Return the result of a run that has ended."""
         result = Result.of(state)
         fields = {name: getattr(result, name) for name in cls.model_fields}
         return cls.model_validate({**fields, "weights": result.weights.tolist()})
@@ -216,22 +224,24 @@ Zeros: TypeAlias = Literal["keep", "drop"]
 
 
 class Export(FrozenModel):
-    """How factors are to be given."""
+    """Format and normalisation of exported factors."""
 
     format: Format = "npz"
     scale: Scale = "none"
     order: Order = "none"
     zeros: Zeros = "keep"
-    mode: int | None = Field(None, description="csv: only this mode's table")
+    mode: int | None = Field(None, description="csv: export only the factor of this mode")
 
     @property
     def stored_name(self) -> str | None:
-        """The name of the file that a job keeps anyway; None for one that is made on request."""
+        """Name of the stored file that has this format, or None if the export has to be created."""
         plain = (self.scale, self.order, self.zeros) == ("none", "none", "keep")
         return f"factors.{self.format}" if plain and self.format in ("npz", "mat") else None
 
 
 class JobError(FrozenModel):
+    """The reason why a job failed, and what to do about it."""
+
     kind: Literal["input", "memory", "system"]
     message: str
     remedy: str
@@ -241,17 +251,19 @@ JobPhase: TypeAlias = Literal["preparing", Phase, "diagnosing"]
 
 
 class Preparation(FrozenModel):
-    """What an attempt does before its first sweep has ended, and how far it is."""
+    """Progress of an attempt before the end of its first sweep."""
 
     step: Literal["check", PreparationStep] = Field(
-        description="check: the stored bytes against their SHA-256; scan: range and norm of the entries; weights: a "
-        "fit that tells the noise, for automatic sparsity; start: the starting factors; compress, single: a compressed "
-        "tensor or a copy in single precision, for an accelerated run; sweep: the first sweep"
+        description="check: compare the stored bytes with their SHA-256; scan: range and norm of the entries; "
+        "weights: estimate the noise, for automatic sparsity; start: the starting factors; compress, single: compress "
+        "the tensor or copy it in single precision, for an accelerated run; sweep: the first sweep"
     )
-    share: float = Field(ge=0, le=1, description="of the step that is done, as far as it is known")
+    share: float = Field(ge=0, le=1, description="fraction of the step that is done, as far as it is known")
 
 
 class Job(FrozenModel):
+    """A submitted job with its settings, state and result."""
+
     id: str
     owner: str
     name: str | None
@@ -263,33 +275,33 @@ class Job(FrozenModel):
     state: JobState
     settings: Settings
     resolved: Resolved | None = Field(
-        None, description="what settings came to that depend on the method or the tensor; null until the job runs"
+        None, description="values of settings that depend on the method or the tensor; null until the job runs"
     )
     phase: JobPhase | None = Field(
         None,
-        description="preparing before the first sweep of an attempt, then that of the progress, diagnosing where that "
-        "takes over a second at the end; null unless the job is running",
+        description="preparing before the first sweep of an attempt, then the phase of the progress, diagnosing at the "
+        "end if that takes over a second; null unless the job is running",
     )
     preparing: Preparation | None = Field(
-        None, description="how far that is, where it takes over half a second; null in every other phase"
+        None, description="progress of a preparation that takes over half a second; null in other phases"
     )
     progress: Progress | None
     factors_iteration: int | None = Field(
-        None, description="of the factors that can be downloaded now; null before the first checkpoint"
+        None, description="iteration of the factors that can be downloaded now; null before the first checkpoint"
     )
     result: JobResult | None
     error: JobError | None
     attempt: int
     cancel_requested: bool
-    queue_position: int | None = Field(description="1 is next; null unless queued")
-    study_id: str | None = Field(description="of the study that it is a run of; null for a job of its own")
+    queue_position: int | None = Field(description="place in the queue, where 1 is next; null unless queued")
+    study_id: str | None = Field(description="the study that the job belongs to, or null")
     created_at: AwareDatetime
     started_at: AwareDatetime | None
     finished_at: AwareDatetime | None
 
 
 class Event(FrozenModel):
-    """One event of a job or a study. Ids are monotone, `<iteration>-<n>`, and the same for every reader at any time."""
+    """An event of a job or a study. Ids have the form `<iteration>-<n>`, increase, and are the same for all readers."""
 
     id: str
     kind: Literal["progress", "run", "state", "end"]
@@ -297,12 +309,14 @@ class Event(FrozenModel):
 
 
 class Page(FrozenModel, Generic[Item]):
+    """One page of a list."""
+
     items: tuple[Item, ...]
-    next: str | None = Field(description="the cursor of the next page, or null")
+    next: str | None = Field(description="cursor of the next page, or null")
 
 
 class Health(FrozenModel):
-    """The state of Redis, and how many workers are alive."""
+    """State of Redis, and the number of live workers."""
 
     reachable: bool
     appendonly: bool
@@ -312,6 +326,7 @@ class Health(FrozenModel):
 
     @property
     def durable(self) -> bool:
+        """Whether Redis keeps acknowledged writes through a power failure."""
         return self.appendonly and self.appendfsync_always and self.noeviction
 
 
@@ -319,33 +334,36 @@ Task: TypeAlias = Literal["run", "choose", "validate"]
 
 
 class Reference(FrozenModel):
-    """The true factor of a mode."""
+    """The known true factor of a mode, to compare with."""
 
     sha256: str
     mode: int
 
 
 class Claim(FrozenModel):
-    """The right to run one attempt of a job. `fence` grows with every claim; an older one can write nothing."""
+    """The right to run one attempt of a job.
+
+    `fence` increases with every claim of the job, and writes with an older fence are rejected.
+    """
 
     job_id: str
     owner: str
-    request_id: str | None = Field(description="of the request that submitted the job")
+    request_id: str | None = Field(description="id of the request that submitted the job")
     fence: int
     attempt: int
-    sha256: str = Field(description="of the tensor")
-    axes: Axes | None = Field(None, description="the labels that the tensor had when the job was submitted")
+    sha256: str = Field(description="SHA-256 of the tensor")
+    axes: Axes | None = Field(None, description="labels of the tensor at the time of submission")
     initial_job_id: str | None
-    mask_sha256: str | None = Field(description="of the tensor that says what is observed")
+    mask_sha256: str | None = Field(description="SHA-256 of the mask")
     fixed: FixedModel | None
     settings: Settings
     checkpoint: str | None = Field(description="name of the checkpoint to resume from")
-    published: Progress | None = Field(description="the last iteration that readers have seen")
+    published: Progress | None = Field(description="the last iteration that was published")
     spent_seconds: float = Field(description="computing time of all attempts so far")
     worker: str = ""
     study_id: str | None = None
-    task: Task = Field("run", description="a decomposition, or what else a study needs")
-    batch: str | None = Field(None, description="of the runs that share a process with this one")
+    task: Task = Field("run", description="a decomposition, or another task of a study")
+    batch: str | None = Field(None, description="id of the batch of runs that share a process")
     reference: Reference | None = None
     study_request: str | None = Field(None, description="settings of the study as JSON, for a choice or a validation")
     validation_results: tuple[float, ...] = Field((), description="results of the validation checks that are done")
@@ -356,6 +374,8 @@ class Claim(FrozenModel):
 
 
 class JobCounts(FrozenModel):
+    """Number of jobs in each state."""
+
     queued: int
     running: int
     succeeded: int
@@ -364,22 +384,22 @@ class JobCounts(FrozenModel):
 
 
 class Usage(FrozenModel):
-    """What one owner has taken."""
+    """Resources used by one owner."""
 
     owner: str
-    stored_bytes: int = Field(description="tensors and results together; a tensor counts once per record")
+    stored_bytes: int = Field(description="tensors and results together; the same tensor uploaded twice counts twice")
     tensor_bytes: int
-    result_bytes: int = Field(description="factors and histories of jobs that have ended")
+    result_bytes: int = Field(description="factors and histories of finished jobs")
     jobs: JobCounts
     live_studies: int = Field(0, description="studies queued or running; each counts as one live job")
-    computing_seconds: float = Field(description="of all jobs ever, deleted ones included")
+    computing_seconds: float = Field(description="total of all jobs, including deleted ones")
 
 
 class Allowance(FrozenModel):
-    """What an owner has left of their requests per second."""
+    """Remaining requests of an owner under the rate limit."""
 
     granted: bool
-    quota: int = Field(description="requests that may come at once")
-    window_seconds: int = Field(description="time in which the quota is full again")
+    quota: int = Field(description="requests that may be sent at once")
+    window_seconds: int = Field(description="time after which the quota is full again")
     left: int
-    wait_seconds: int = Field(description="until there is one more")
+    wait_seconds: int = Field(description="time until the next request is allowed")

@@ -1,4 +1,4 @@
-"""What jobs, records and stores refuse or cannot do. `app/errors/handlers.py` maps each to an answer."""
+"""Exceptions of jobs, records and stores. `app/errors/handlers.py` maps each of them to an HTTP response."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,9 @@ from sparse_ncp.solvers import InvalidInput
 
 
 class NotFound(LookupError):
-    """No such tensor or job, or not the caller's own: a caller cannot tell one from the other.
+    """A tensor, job or study that does not exist or belongs to another owner: callers cannot distinguish the two.
 
-    `others` are further ones that the same request names.
+    `others` are further missing things that the same request names.
     """
 
     def __init__(self, kind: str, id: str, field: str | None = None, others: Sequence["NotFound"] = ()) -> None:
@@ -20,7 +20,7 @@ class NotFound(LookupError):
 
 
 class InUse(Exception):
-    """Something that a queued or running job still needs."""
+    """A tensor or job that a queued or running job still needs."""
 
     def __init__(self, kind: str, id: str) -> None:
         super().__init__(f"{kind} {id} is needed by a job that is queued or running")
@@ -29,7 +29,7 @@ class InUse(Exception):
 
 
 class JobNotFinished(Exception):
-    """A queued or running job, which cannot be deleted."""
+    """A job that cannot be deleted because it is queued or running."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"job {id} is queued or running")
@@ -37,7 +37,7 @@ class JobNotFinished(Exception):
 
 
 class PartOfStudy(Exception):
-    """A run of a study, which is deleted with its study only."""
+    """A run of a study, which can only be deleted with its study."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"job {id} is a run of a study")
@@ -45,7 +45,7 @@ class PartOfStudy(Exception):
 
 
 class StudyNotFinished(Exception):
-    """A queued or running study, which cannot be deleted."""
+    """A study that cannot be deleted because it is queued or running."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"study {id} is queued or running")
@@ -53,18 +53,18 @@ class StudyNotFinished(Exception):
 
 
 class NothingYet(Exception):
-    """A study that has not come so far as to answer this."""
+    """A result of a study that is not available yet."""
 
     def __init__(self, id: str, what: str) -> None:
         super().__init__(f"study {id} has no {what} yet")
 
 
 class IdempotencyKeyReused(Exception):
-    """The idempotency key was used before, with another body."""
+    """An idempotency key that was used before with a different body."""
 
 
 class TooManyJobs(Exception):
-    """The owner has as many live jobs as they may have."""
+    """The owner has reached the limit of live jobs."""
 
     def __init__(self, limit: int) -> None:
         jobs = "1 job" if limit == 1 else f"{limit} jobs"
@@ -72,7 +72,7 @@ class TooManyJobs(Exception):
 
 
 class QuotaReached(Exception):
-    """The owner stores as much as they may."""
+    """The owner has reached the limit of stored bytes."""
 
     def __init__(self, limit: int, stored: int, more: int = 0) -> None:
         tensor = f"; this tensor has {more}" if more else ""
@@ -80,7 +80,7 @@ class QuotaReached(Exception):
 
 
 class NoFactorsYet(Exception):
-    """The job has no factors yet: it has not reached its first checkpoint, or ended before it."""
+    """A job without factors, because it has not reached its first checkpoint or ended before it."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"job {id} has no factors yet")
@@ -88,7 +88,7 @@ class NoFactorsYet(Exception):
 
 
 class NoDiagnostics(Exception):
-    """The job has ended without diagnostics."""
+    """A job that ended without diagnostics."""
 
     def __init__(self, id: str, reason: str, remedy: str) -> None:
         super().__init__(f"job {id} has no diagnostics: {reason}")
@@ -96,29 +96,29 @@ class NoDiagnostics(Exception):
 
 
 class StoreFull(OSError):
-    """The disk has no room left."""
+    """The disk is full."""
 
 
 class StoreUnavailable(OSError):
-    """The disk cannot be used for now: mounted read-only, failing, or away. It may come back."""
+    """The disk is temporarily unusable: read-only, failing or not mounted."""
 
 
 class CorruptFile(Exception):
-    """A stored file whose bytes do not match its digest any more."""
+    """A stored file that no longer matches its digest."""
 
 
 class Unavailable(ConnectionError):
-    """Redis does not answer, or cannot write."""
+    """Redis does not respond, or cannot write."""
 
 
 class BadTensor(InvalidInput):
-    """The uploaded file is not a tensor that can be decomposed."""
+    """An uploaded file that is not a tensor which can be decomposed."""
 
 
 class InvalidJob(InvalidInput):
-    """The request does not fit the tensor, the caller's limits or the memory a job may take.
+    """A request that does not fit the tensor, the caller's limits or the memory that a job may use.
 
-    `problems` has all that is wrong; the attributes of InvalidInput are those of the first.
+    `problems` lists everything that is wrong; the attributes of InvalidInput describe the first problem.
     """
 
     def __init__(self, problems: Sequence[InvalidInput | NotFound]) -> None:

@@ -1,4 +1,4 @@
-"""A job's record and its files, together: submit, delete, read its events and factors, settle it once it has ended."""
+"""Operations on jobs that need both their records and their files."""
 
 import logging
 import sys
@@ -20,15 +20,15 @@ from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.store import JobFiles, OpenFile, Store
 
 Answer = TypeVar("Answer")
-# Iterations read at once: a few milliseconds for Redis and for whoever else uses this process.
+# Iterations read at once: a few milliseconds for Redis and for other requests of this process.
 ROWS_PER_PAGE = 1000
-# Events moved to the store at once, each time with a flush.
+# Events moved to the store at once, with one flush.
 EVENTS_PER_PIECE = 5000
 log = logging.getLogger("ncp.jobs")
 
 
 class Estimate(NamedTuple):
-    """What a job would need and run with, and why it would be refused."""
+    """Memory and settings of a job that is not submitted yet, and the reasons why it would be refused."""
 
     memory_bytes: int | None
     memory_limit_bytes: int
@@ -37,6 +37,8 @@ class Estimate(NamedTuple):
 
 
 class JobOperations:
+    """Submit, read and delete jobs, and move the history of ended jobs from Redis to the store."""
+
     def __init__(self, records: Records, store: Store, configuration: Configuration) -> None:
         self._records = records
         self._store = store
@@ -49,7 +51,7 @@ class JobOperations:
         self._wake_ups.open()
 
     def close(self) -> None:
-        """Return once the workers have been told of what was submitted."""
+        """Wait until wake-up messages for the submitted jobs are sent."""
         self._wake_ups.close()
 
     def submit(
@@ -60,14 +62,24 @@ class JobOperations:
         limits: Limits = UNLIMITED,
         request_id: str | None = None,
     ) -> Submitted:
-        """Queue a job that can run, and wake a worker. The same key and body give the same job again."""
+        """Queue a job and wake a worker. Repeating the same key and body returns the same job.
+
+        Raises
+        ------
+        InvalidJob, NotFound, NoFactorsYet
+            If the job cannot run.
+        TooManyJobs, QuotaReached
+            If the owner has reached a limit.
+        IdempotencyKeyReused
+            If the key was used with another body.
+        """
         (outcome,) = self.submit_many([Submission(owner, request, key, limits, request_id)])
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     def submit_many(self, submissions: Sequence[Submission]) -> list[Submitted | Exception]:
-        """Submit each in turn as if it were alone, but with one round trip for all; its job, or why it is refused."""
+        """Submit each request as `submit` does, in one round trip; return its job or the exception for each."""
         inputs = Inputs(self._records, self._store)
         inputs.fetch_tensors([submission.request.tensor_id for submission in submissions])
         outcomes = [self._try_admit(submission, inputs) for submission in submissions]
@@ -78,18 +90,18 @@ class JobOperations:
         return [next(remaining) if outcome is None else outcome for outcome in outcomes]
 
     def _try_admit(self, submission: Submission, inputs: Inputs) -> Submitted | Exception | None:
-        """What `_admit` gives or raises: whatever it is, it concerns this submission alone."""
+        """Return the result of `_admit` or its exception, which must not affect other submissions."""
         try:
             return self._admit(submission, inputs)
         except Exception as error:
             return error
 
     def _admit(self, submission: Submission, inputs: Inputs) -> Submitted | None:
-        """Refuse what cannot run, unless its key has made a job already; None for what is to be queued."""
+        """Return None for a job to queue, or the job that its key has made before; raise if it cannot run."""
         owner, request, key, limits, _ = submission
         try:
             check_job(request, owner, limits, inputs, self._memory_limit)
-        except Exception:  # whatever hinders a new job, the disk included, does not hinder an earlier one
+        except Exception:  # an earlier job is returned even if, for example, the disk has failed since
             earlier = self._records.jobs.replay(owner, request, key) if key is not None else None
             if earlier is None:
                 raise
@@ -97,7 +109,7 @@ class JobOperations:
         return None
 
     def estimate(self, owner: str, request: JobRequest, limits: Limits = UNLIMITED) -> Estimate:
-        """What submitting this would come to; nothing is queued. NotFound if the tensor is not there."""
+        """Check a request without queueing it. Raises NotFound if the tensor does not exist."""
         inputs = Inputs(self._records, self._store)
         inputs.tensor(owner, request.tensor_id)
         found = assess(request, owner, limits, inputs, self._memory_limit)
@@ -105,7 +117,7 @@ class JobOperations:
         return Estimate(found.memory_bytes, self._memory_limit, problems, request.limited_settings(limits.job_seconds))
 
     def _quota_problems(self, owner: str, limits: Limits) -> Iterator[InvalidInput]:
-        """What another job of this owner would be refused for just now."""
+        """Yield the limits that would refuse another job of this owner at the moment."""
         usage = self._records.stats.usage(owner)
         live = usage.jobs.queued + usage.jobs.running
         if limits.live_jobs is not None and live >= limits.live_jobs:
@@ -116,32 +128,32 @@ class JobOperations:
             yield InvalidInput("stored_bytes", problem, "delete tensors or jobs that you no longer need")
 
     def problems_of_invalid(self, owner: str, body: object, limits: Limits = UNLIMITED) -> list[Problem]:
-        """What else is wrong with a body that the schema has refused, as far as its valid fields show."""
+        """Return further problems of a body that the schema has refused, as far as its valid fields show them."""
         return problems_of_invalid(body, owner, limits, Inputs(self._records, self._store))
 
     def wake_worker(self) -> None:
-        """Ask for a wake-up: no caller waits until it is sent."""
+        """Wake a worker, without waiting until the message is sent."""
         self._wake_ups.notify()
 
     def delete(self, owner: str, id: str) -> None:
-        """Delete an ended job with its factors and history."""
+        """Delete a finished job with its factors and history."""
         self._records.jobs.delete(owner, id)
         self.remove_files(id)
 
     def remove_files(self, id: str) -> None:
-        """Remove the files of a job whose record is gone."""
+        """Remove the files of a job whose record was deleted."""
         self._store.remove_job(id)
 
     def axes(self, owner: str, id: str) -> Axes | None:
-        """The labels that the tensor had when the job was submitted."""
+        """Return the labels that the tensor had when the job was submitted."""
         return self._records.tensors.axes_of_job(self._records.jobs.get(owner, id).id)
 
     def open_factor(self, owner: str, id: str, mode: int) -> OpenFile:
-        """Open the `.npy` file of one factor. While the job runs it is its last checkpoint's."""
+        """Open the `.npy` file of one factor; while the job runs, of its last checkpoint."""
         return self._open(owner, id, lambda files: files.open_factors(f"A{mode}.npy"))
 
     def open_factors(self, owner: str, id: str, asked: Export) -> OpenFile:
-        """Open a file with all factors, or with one as CSV. While the job runs they are its last checkpoint's."""
+        """Open an export of the factors; while the job runs, of its last checkpoint."""
         stored = asked.stored_name
         return self._open(owner, id, lambda files: files.open_factors(stored) if stored else files.export(asked))
 
@@ -155,18 +167,18 @@ class JobOperations:
             raise
 
     def factors(self, owner: str, id: str) -> list[Array]:
-        """The factors. While the job runs they are its last checkpoint's."""
+        """Return the factors; while the job runs, those of its last checkpoint."""
         return self._open(owner, id, lambda files: files.factors())
 
     # Events and history: from the stream of a job, or from the store once it is settled
 
     def history(self, owner: str, id: str, after: int = 0, count: int | None = None) -> list[Progress]:
-        """The numbers of at most `count` iterations after `after`; of all of them by default."""
+        """Return the progress of at most `count` iterations after `after`, by default of all."""
         pages = self.history_pages(owner, id, after, count or sys.maxsize)
         return [row for page in pages for row in page]
 
     def history_pages(self, owner: str, id: str, after: int = 0, count: int = sys.maxsize) -> Iterator[list[Progress]]:
-        """The same in pages, each read when it is asked for: however long the history is, it takes little memory."""
+        """Return the history in pages that are read one by one, so that a long history takes little memory."""
         if self._records.jobs.owner_of(id) != owner:
             raise NotFound("job", id)
         return self._pages(id, after, count)
@@ -182,17 +194,18 @@ class JobOperations:
         return self._records.events.history(id, after, count)
 
     def events_after(self, id: str, event_id: str | None = None, count: int = 1000) -> list[Event]:
-        """At most `count` events after the one with this id, in order, each exactly once."""
+        """Return at most `count` events after the one with this id, in order."""
         if self._is_settled(id):
             return self._stored_events(id, parse_event_id(event_id or START), count)
         return self._records.events.after(id, event_id or START, count)
 
     def has_ended(self, id: str) -> bool:
+        """Return whether the job has succeeded, failed or been cancelled."""
         status = self._records.jobs.status(id)
         return status is not None and status.state in TERMINAL
 
     def preparing(self, id: str) -> Preparation | None:
-        """How far the job is in preparing its first sweep; None if it is not."""
+        """Return how far the first sweep of the job is prepared; None if it is not being prepared."""
         return self._records.jobs.preparing(id)
 
     def _is_settled(self, id: str) -> bool:
@@ -202,7 +215,7 @@ class JobOperations:
         return status.settled
 
     def _stored_events(self, id: str, place: tuple[int, int], count: int) -> list[Event]:
-        """With the same ids as the live ones."""
+        """Return events of a settled job, with the ids that they had in the live stream."""
         files = self._store.job(id)
         rows = [
             Event(id=f"{row.iteration}-0", kind="progress", payload=row.model_dump_json())
@@ -215,27 +228,32 @@ class JobOperations:
     # After the end
 
     def settle(self, id: str, until: float | None = None) -> None:
-        """Move the history of an ended job to the store, and remove what only its run needed.
+        """Move the history of an ended job to the store, and remove files that only the run needed.
 
-        By `until` (monotonic; a third of a lease from now by default) it leaves the rest to the next call.
+        Parameters
+        ----------
+        id : str
+            The job.
+        until : float, optional
+            Monotonic time at which to stop and leave the rest to the next call; by default a third of a lease from now.
         """
         jobs, files = self._records.jobs, self._store.job(id)
         until = self._settle_deadline() if until is None else until
         try:
             with files.settling():
                 status = jobs.status(id)
-                is_unsettled = status is not None and not status.settled  # else the stream may have expired
+                is_unsettled = status is not None and not status.settled  # otherwise the stream may have expired
                 if is_unsettled and not self._move_history(id, files, until):
                     return
                 files.tidy()
         except FileNotFoundError:
-            if jobs.status(id) is not None:  # else the job was deleted meanwhile
+            if jobs.status(id) is not None:  # otherwise the job was deleted meanwhile
                 raise
         if not jobs.mark_settled(id, files.nbytes()):
             self.remove_files(id)
 
     def settle_all(self) -> None:
-        """Settle every job that ended while nobody could, or whose history is long; the rest at the next call."""
+        """Settle ended jobs that are not settled yet, for a third of a lease; the rest at the next call."""
         until = self._settle_deadline()
         for id in self._records.jobs.unsettled():
             self.settle(id, until)
@@ -243,23 +261,23 @@ class JobOperations:
                 return
 
     def _settle_deadline(self) -> float:
-        """No call outlives a lease: whoever settles has something to renew, or is watched by somebody."""
+        """Return a time after a third of a lease, so that the caller can renew its own."""
         return time.monotonic() + self._configuration.lease_seconds / 3
 
     def _move_history(self, id: str, files: JobFiles, until: float) -> bool:
-        """Copy the stream piece by piece, from where an earlier call left it; whether all of it is in the store."""
+        """Copy the event stream to the store, continuing an earlier call; return whether it is complete."""
         last_id = f"{files.collected_length()}-0"
         while (piece := self._records.events.piece(id, last_id, EVENTS_PER_PIECE)) is not None:
             files.collect_history(piece.rows, piece.changes)
             last_id = piece.last_id
-            if piece.rows and time.monotonic() > until:  # where the next call goes on is told by the iterations
-                log.info("job %s: its history is long, it is moved to the store step by step", id)
+            if piece.rows and time.monotonic() > until:  # the stored iterations say where to continue
+                log.info("job %s: its history is long and is moved to the store in several steps", id)
                 return False
         files.complete_history()
         return True
 
     def discard_late_files(self, id: str) -> None:
-        """Remove what an attempt wrote after it had lost its claim, if the job has ended or was deleted."""
+        """Remove files that an attempt wrote after it lost its claim, if the job has ended or was deleted."""
         status = self._records.jobs.status(id)
         if status is None:
             self.remove_files(id)

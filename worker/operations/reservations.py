@@ -1,4 +1,4 @@
-"""A reservation: the bytes of the disk and of the owner's quota that an upload holds while it runs."""
+"""Reservations of disk space and quota for uploads that are running."""
 
 import logging
 import secrets
@@ -11,18 +11,18 @@ from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.records.uploads import EXPIRY_SECONDS
 from sparse_ncp.worker.store.store import Store
 
-# How much more than it needs now an upload of unknown length reserves, and after how much of it the others learn what
-# was written: a quarter of the upload, within these bounds.
+# An upload of unknown length reserves in advance, and reports what it has written, in steps of a quarter of its size
+# within these bounds.
 MIN_STEP, MAX_STEP = 1 << 20, 64 << 20
 RENEWAL_SECONDS = EXPIRY_SECONDS / 6
 log = logging.getLogger("ncp.uploads")
 
 
 class Reservation:
-    """Held by one upload, also against those that other API processes receive. `keep` of a tensor ends it."""
+    """Space reserved for one upload, respected by all API processes. Adding the tensor's record ends it."""
 
     def __init__(self, records: Records, store: Store, owner: str, limits: Limits, spare_bytes: int) -> None:
-        """`spare_bytes` of the disk stay free."""
+        """Leave `spare_bytes` of the disk free."""
         self.id = secrets.token_hex(8)
         self._records = records.uploads
         self._store = store
@@ -33,7 +33,15 @@ class Reservation:
         self._reported_at = -RENEWAL_SECONDS
 
     def reserve(self, nbytes: int, written: int) -> None:
-        """Hold `nbytes` in all, of which some are written. QuotaReached or StoreFull if there is no room for them."""
+        """Extend the reservation to `nbytes` in total, of which `written` are on disk.
+
+        Raises
+        ------
+        QuotaReached
+            If the owner may not store that much.
+        StoreFull
+            If the disk has no room.
+        """
         step = min(max(MIN_STEP, written // 4), MAX_STEP)
         is_recent = written - self._reported < step and time.monotonic() - self._reported_at < RENEWAL_SECONDS
         if nbytes <= self._granted and is_recent:
@@ -44,15 +52,15 @@ class Reservation:
             granted = self._records.reserve(self.id, self._owner, nbytes, ahead, written, room, self._limits)
         except Unavailable:
             if nbytes <= self._granted and self._granted:
-                return  # granted before: whether the record can be added decides
+                return  # granted before; adding the record will show whether Redis is back
             raise
         if granted is None:
             raise StoreFull(ENOSPC, "the disk has no room left for this")
         self._granted, self._reported, self._reported_at = granted, written, time.monotonic()
 
     def release(self) -> None:
-        """Give back what is held. Without Redis it ends by itself."""
+        """Release the space. Without Redis, the reservation expires."""
         try:
             self._records.release(self.id)
         except Unavailable as error:
-            log.warning("the reservation of an upload runs out by itself: %s", error)
+            log.warning("could not release the reservation of an upload, it will expire: %s", error)

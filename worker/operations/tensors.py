@@ -1,4 +1,4 @@
-"""A tensor's record and its bytes, together: keep an upload, delete a tensor, remove what nobody needs."""
+"""Operations on tensors that need both their records and their bytes."""
 
 import hashlib
 import secrets
@@ -21,11 +21,13 @@ from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.store import OpenFile, Store, Upload
 
-# Values of a slice that comes alone: 512 × 512 for a heat map.
+# Entries of a slice of a tensor alone: 512 × 512, for a heat map.
 MAX_SLICE_ENTRIES = 1 << 18
 
 
 class TensorOperations:
+    """Receive, label, slice and delete tensors."""
+
     def __init__(self, records: Records, store: Store, min_free_bytes: int = 0) -> None:
         self._all_records = records
         self._records = records.tensors
@@ -89,9 +91,9 @@ class TensorOperations:
         limits: Limits = UNLIMITED,
         reservation: Reservation | None = None,
     ) -> TensorRecord:
-        """Check what was uploaded, keep it and add its record, instead of what was reserved for it.
+        """Check an uploaded file, keep it, and add its record, which replaces the reservation.
 
-        BadTensor if it cannot be decomposed, QuotaReached if the owner would store too much; nothing is left then.
+        Nothing is kept if it cannot be decomposed (BadTensor) or exceeds the quota of its owner (QuotaReached).
         """
         sha256, facts = upload.keep(expected_sha256)
         record = TensorRecord(
@@ -117,7 +119,7 @@ class TensorOperations:
         return record
 
     def open_content(self, owner: str, id: str) -> OpenFile:
-        """The `.npy` file of a tensor."""
+        """Open the `.npy` file of a tensor."""
         return self._store.open_content(self._records.get(owner, id).sha256)
 
     def add_sample(self, owner: str, name: str, limits: Limits = UNLIMITED) -> tuple[TensorRecord, bool]:
@@ -144,17 +146,17 @@ class TensorOperations:
         return record.model_copy(update={"axes": sample.axes}), True
 
     def slice(self, owner: str, id: str, fix: str, max_length: int) -> Slice:
-        """A slice: `fix` is like 1:3,4:0, and of every other mode at most `most` indices are kept."""
+        """Return the slice at the fixed indices `fix`, such as 1:3,4:0, with at most `max_length` indices per mode."""
         tensor = self._store.open_tensor(self._records.get(owner, id).sha256)
         spec = SliceSpec.parse(fix, tensor.shape, max_length, MAX_SLICE_ENTRIES)
         return spec.slice(spec.entries(tensor))
 
     def find_summary(self, owner: str, id: str) -> bytes | None:
-        """The summary of a tensor as JSON; None if nobody has asked for it yet."""
+        """Return the stored summary of a tensor as JSON; None if it was not computed yet."""
         return self._store.summary(self._records.get(owner, id).sha256)
 
     def summarize(self, owner: str, id: str) -> bytes:
-        """The same, computed and kept if there is none: that reads every entry of the tensor."""
+        """Return the summary of a tensor as JSON. It is computed once, which reads all entries."""
         record = self._records.get(owner, id)
         found = self._store.summary(record.sha256)
         if found is None:
@@ -164,27 +166,27 @@ class TensorOperations:
         return found
 
     def set_axes(self, owner: str, id: str, axes: Axes, limits: Limits = UNLIMITED) -> None:
-        """Label the modes of a tensor. InvalidJob names everything that does not fit it."""
+        """Label the modes of a tensor; raise InvalidJob with all labels that do not fit."""
         problems = [*_axes_problems(axes, self._records.get(owner, id).shape)]
         if problems:
             raise InvalidJob(problems)
         self._records.set_axes(owner, id, axes, limits)
 
     def delete(self, owner: str, id: str, unused_since: int | None = None) -> None:
-        """Delete a tensor; its bytes go with the last record that names them.
+        """Delete a tensor, and its bytes if no other record has the same.
 
-        With `unused_since` (milliseconds, by the clock of Redis) only one that nobody has used after that.
+        With `unused_since` (milliseconds, by the clock of Redis), raise InUse if it was used after that.
         """
         sha256 = self._records.delete(owner, id, unused_since)
         if sha256 is not None:
             self.remove_content(sha256)
 
     def remove_content(self, sha256: str) -> None:
-        """Remove bytes, unless a record names them."""
+        """Remove stored bytes unless a record refers to them."""
         self._store.remove_tensor(sha256, self._records.is_content_unused)
 
     def remove_abandoned_uploads(self) -> int:
-        """Remove uploads whose writer is gone, and bytes that were kept without a record; how many there were."""
+        """Remove uploads that were interrupted and bytes that have no record; return how many there were."""
         abandoned = self._store.abandoned_uploads()
         for item in abandoned:
             if item.sha256 is not None:
@@ -194,7 +196,7 @@ class TensorOperations:
 
 
 def _axes_problems(axes: Axes, shape: tuple[int, ...]) -> Iterator[InvalidInput]:
-    """What does not fit the tensor, or is named twice."""
+    """Yield labels that do not fit the tensor, and names that occur twice."""
     if len(axes) != len(shape):
         problem = f"the tensor has {len(shape)} modes, not {len(axes)}"
         yield InvalidInput("axes", problem, "give one entry for each mode, in their order")
@@ -206,5 +208,5 @@ def _axes_problems(axes: Axes, shape: tuple[int, ...]) -> Iterator[InvalidInput]
     for mode, name in enumerate(names, start=1):
         first = names.index(name) + 1
         if first < mode:
-            problem = f"{name!r} is the name of mode {first} already"
+            problem = f"{name!r} is already the name of mode {first}"
             yield InvalidInput(f"axes[{mode}].name", problem, "give every mode a name of its own")
