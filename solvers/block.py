@@ -39,7 +39,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a method carries from one update of a mode to the next; rescaling scales `previous` along."""
+    """State that a method keeps from one update of a mode to the next; rescaling also scales `previous`."""
 
     previous: Float64 | None = None
     numbers: Mapping[str, float] = field(default_factory=dict)

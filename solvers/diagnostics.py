@@ -278,7 +278,7 @@ def _core_consistency(
 
 
 def _box_core(entries: NDArray[Any], inverses: Sequence[Float64]) -> Float64:
-    """What a box adds to the core: mode after mode, the last one first, is multiplied by its part of the inverse."""
+    """Return a region's part of the core: multiply mode by mode, the last first, by the inverse."""
     rest, after = entries.astype(np.float64), 1
     for inverse in reversed(inverses):
         if after == 1:

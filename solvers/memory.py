@@ -90,7 +90,7 @@ def estimate_memory(
 
 
 def _gaps_bytes(tensor: NDArray[Any], settings: Settings, mask: NDArray[np.bool_] | None, missing: int | None) -> int:
-    """What missing entries take besides, whatever their pattern."""
+    """Return the additional bytes for missing entries, whatever their pattern."""
     has_nan = settings.missing == "nan" and missing != 0 and tensor.dtype.kind == "f"
     has_mask = mask is not None or np.ma.is_masked(tensor)
     if not (has_nan or has_mask):

@@ -111,8 +111,8 @@ def _cosines(one: Sequence[Array], other: Sequence[Array]) -> list[Float64]:
 
 
 def best_matching(score: Float64) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Which rows go with which columns one to one, so that their scores have the largest sum."""
-    # Half a second to load, and nobody else needs it.
+    """Match rows with columns one to one so that the sum of their scores is largest."""
+    # Half a second to load, and only needed here.
     from scipy.optimize import linear_sum_assignment
 
     rows, columns = linear_sum_assignment(score, maximize=True)
@@ -120,7 +120,7 @@ def best_matching(score: Float64) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def _is_alive(A: Array, threshold: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which columns reach the threshold; a zero column never does, even if the threshold is zero."""
+    """Return which columns reach the threshold; a zero column never does, even if the threshold is zero."""
     top = A.max(axis=0)
     alive: np.ndarray[tuple[int], np.dtype[np.bool_]] = (top >= np.float64(threshold)) & (top > 0)
     return alive
@@ -132,7 +132,7 @@ def _peak_one(A: Array) -> Float64:
 
 
 def unit_columns(A: Array) -> Float64:
-    """The columns divided by their norms; a zero column stays zero."""
+    """Divide the columns by their norms; a zero column stays zero."""
     A = A.astype(np.float64)
     norm = np.linalg.norm(A, axis=0)
     return A / np.where(norm > 0, norm, 1.0)

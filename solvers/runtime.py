@@ -1,4 +1,4 @@
-"""What a server needs to run solvers besides the public names of `sparse_ncp.solvers`.
+"""Names that a server needs besides the public ones of `sparse_ncp.solvers`.
 
 `sparse_ncp.worker` and `sparse_ncp.app` import from here and from `sparse_ncp.solvers`, never from the modules below,
 so that those can change without the server. Every name is imported when it is first used.

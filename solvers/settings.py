@@ -1,4 +1,4 @@
-"""Settings of a run: the one schema of what may be asked of the solvers."""
+"""Settings of a run: the schema that Python, HTTP and the stored jobs share."""
 
 import json
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ Accelerate: TypeAlias = Literal["auto", "none", "compress", "float32"]
 Init: TypeAlias = Literal["random", "random_scaled", "nndsvd"]
 
 
-# What is no number, in JSON's words. Text and booleans could be read as numbers, but whoever sends them is mistaken.
+# Types that are not numbers, in JSON's words. Text and booleans could be converted, but hide a mistake of the caller.
 NO_NUMBERS: Mapping[type, str] = {
     bool: "a boolean",
     str: "text",
@@ -133,9 +133,9 @@ def move_defaults(schema: dict[str, Any], preset: Mapping[str, Any]) -> None:
         field = schema["properties"][name]
         default = field.pop("default", None)
         if isinstance(value, Mapping):
-            continue  # its own fields tell theirs
-        told = "required" if name in schema.get("required", ()) else f"default {json.dumps(default)}"
-        field["description"] += f"; {told}, with the preset {json.dumps(value)}"
+            continue  # its own fields have their defaults
+        plain = "required" if name in schema.get("required", ()) else f"default {json.dumps(default)}"
+        field["description"] += f"; {plain}, with the preset {json.dumps(value)}"
 
 
 class Stop(BaseModel):
@@ -145,9 +145,14 @@ class Stop(BaseModel):
         frozen=True, extra="forbid", json_schema_extra=lambda schema: move_defaults(schema, RECOMMENDED["stop"])
     )
 
-    criterion: Criterion = Field("relative_error", description="whose change from one iteration to the next counts")
+    criterion: Criterion = Field(
+        "relative_error",
+        description="the quantity whose change from one iteration to the next is compared with the tolerance",
+    )
     tolerance: NotNegative = Field(1e-8, description="stop when the change is below; 0 never stops by change")
-    patience: Whole = Field(1, ge=1, description="on that many consecutive iterations")
+    patience: Whole = Field(
+        1, ge=1, description="how many consecutive iterations must change by less than the tolerance"
+    )
     max_iterations: Whole = Field(10_000, ge=1, description="stop after that many iterations")
     max_seconds: Seconds | None = Field(None, description="stop after that much computing time; null for no limit")
 
@@ -174,8 +179,8 @@ class Settings(BaseModel):
     )
     sparsity: ShareOrAuto | None = Field(
         None,
-        description="instead of beta, without units: components below this share of the tensor's norm go; auto: twice "
-        "the noise, a start and not an answer; alpha then counts in units of the tensor",
+        description="instead of beta: drop components weaker than this fraction of the norm of the tensor; 'auto' uses "
+        "twice the estimated noise level (a starting point); alpha is then relative to the scale of the tensor",
     )
     seed: Whole = Field(0, ge=0, description="seed of the starting factors")
     init: Init = Field(
@@ -193,24 +198,28 @@ class Settings(BaseModel):
     delta_omega: Momentum | None = Field(None, description="apg: bound on the extrapolation weight; null: 0.9999")
     extrapolate: Flag | None = Field(
         False,
-        description="go beyond each sweep in the direction it took, back if the objective rose: fewer sweeps; null: "
-        "where the method allows it",
+        description="extrapolate each sweep in its direction, and repeat it without if the objective rose; "
+        "null: where the method allows it",
     )
     regrow: Flag | None = Field(
         False,
-        description="put lost components back where that lowers the objective; null: unless initial factors are given",
+        description="replace components that have vanished, if that lowers the objective; null: unless initial "
+        "factors are given",
     )
     starts: StartCount | None = Field(
-        1, description="starts tried in short runs, the lowest goes on; null: 8, but 1 with initial factors"
+        1,
+        description="number of starts that are compared in short runs; the one with the lowest objective goes on; "
+        "null: 8, but 1 with initial factors",
     )
     starts_mode: Literal["best", "all"] = Field(
-        "best", description="best: the lowest few starts go further, one of them to the end; all: every start does"
+        "best",
+        description="best: continue the few best starts, and one of them to the end; all: run every start to the end",
     )
     accelerate: Accelerate = Field(
         "none",
         description="compress: sweep over a compressed tensor first, then over the tensor itself until the stopping "
-        "rule holds there; float32: the same with a copy in single precision first; auto: the one or the other where "
-        "shape and spectrum promise a gain; none: neither",
+        "rule holds there; float32: sweep over a copy in single precision first; auto: either of them if it will "
+        "probably save time; none: neither",
     )
     sparsity_threshold: NotNegative = Field(1e-3, description="entries below count as zero")
     diagnose: Flag = Field(
@@ -220,17 +229,17 @@ class Settings(BaseModel):
     )
     stop: Stop = Field(Stop(), description="when to stop")
     preset: Literal["recommended"] | None = Field(
-        None, description="recommended: fills every field that is left out with the setting we stand behind"
+        None, description="recommended: fills every field that is left out with the recommended defaults"
     )
 
     @classmethod
     def recommended(cls, rank: int, **fields: Any) -> Self:
-        """The setting we stand behind; any field given wins over it."""
+        """Return the recommended defaults for a rank; any field that is given takes precedence."""
         return cls.model_validate({"preset": "recommended", "rank": rank, **fields})
 
     @classmethod
     def from_stored(cls, fields: Mapping[str, Any]) -> Self:
-        """Settings that were dumped whole, by this version or an older one: what they lack was off then."""
+        """Restore settings that were saved by this or an older version; fields that they lack were off then."""
         plain = cls.model_validate({"diagnose": False, **fields, "preset": None})
         return plain.model_copy(update={"preset": fields.get("preset")})
 

@@ -75,7 +75,7 @@ def fluorescence(
 
 
 def merge_modes(synthetic: Synthetic, mode: int) -> Synthetic:
-    """The same entries with `mode` and the next one (numbered from 0) joined to one: a view of the tensor."""
+    """Join `mode` and the next one (numbered from 0) into one mode; the tensor is a view of the same entries."""
     factors, shape = synthetic.factors, synthetic.tensor.shape
     joined = (*shape[:mode], shape[mode] * shape[mode + 1], *shape[mode + 2 :])
     both = np.ascontiguousarray(khatri_rao(factors[mode : mode + 2]).T, np.float64)

@@ -1,4 +1,4 @@
-"""The one loop: block coordinate descent over the modes, for every method."""
+"""Block coordinate descent over the modes: one loop for every method."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from sparse_ncp.solvers.tensor.protocol import TensorLike
 from sparse_ncp.solvers.tensor.scan import Scan
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 
-# What a run of each phase does next, once it is prepared.
+# The step that follows the preparation, by the phase in which the run begins.
 FIRST_STEPS: Mapping[RunPhase, PreparationStep] = {"compressed": "compress", "single": "single", "exact": "sweep"}
 
 
@@ -90,7 +90,7 @@ def sweeps(
 
 
 def _solve_one_block(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
-    """The one step that solves it, from zero: what nothing determines stays zero."""
+    """Solve a problem with one free mode in one step. Start from zero, so that undetermined entries stay zero."""
     with single_threaded_blas():
         started = time.perf_counter()
         factors = [np.zeros_like(A) if mode in problem.free else A for mode, A in enumerate(state.factors)]

@@ -20,12 +20,14 @@ ROUNDING_STREAMED = {np.dtype(np.float64): 1e-14, np.dtype(np.float32): 1e-9}
 
 @dataclass(frozen=True)
 class Score:
+    """The penalised objective and the relative error of some factors."""
+
     objective: float
     relative_error: float
 
 
 def measure(tensor: TensorLike, problem: Problem, factors: Sequence[Array], error: float) -> Score:
-    """O and ‖X − ⟦A¹…Aᴺ⟧‖ / ‖X‖; `error` is the accelerated ‖X − ⟦A¹…Aᴺ⟧‖², see `squared_error`."""
+    """Return O and ‖X − ⟦A¹…Aᴺ⟧‖ / ‖X‖; `error` is the accelerated ‖X − ⟦A¹…Aᴺ⟧‖² of `squared_error`."""
     if error < (STREAM_BELOW[tensor.dtype] * tensor.norm) ** 2:
         error = tensor.squared_residual(factors)
     return Score(
@@ -35,23 +37,23 @@ def measure(tensor: TensorLike, problem: Problem, factors: Sequence[Array], erro
 
 
 def measure_from_scratch(tensor: TensorLike, problem: Problem, factors: Sequence[Array]) -> Score:
-    """The same for factors without a sweep before: one contraction gives the first mode's MTTKRP."""
+    """Measure factors without a sweep before: one contraction gives the first mode's MTTKRP."""
     mode, M = next(tensor.sweep(factors, tensor.first_contraction(factors)))
     G = next(tensor.observed.grams(factors, None))
     return measure(tensor, problem, factors, squared_error(tensor.norm, factors[mode], M, G.rows))
 
 
 def rounding_noise(tensor: TensorLike, relative_error: float) -> float:
-    """The change of the objective that rounding alone can cause, by the formula that is used at this relative error."""
+    """Return how far rounding alone can change the objective, by the formula in use at this relative error."""
     streamed = relative_error < STREAM_BELOW[tensor.dtype]
     shares = ROUNDING_STREAMED if streamed else ROUNDING
     return shares[tensor.dtype] * tensor.norm**2
 
 
 def squared_error(norm: float, A: Array, M: Float64, G: Float64) -> float:
-    """‖X‖² − 2 ⟨A, M⟩ + ⟨AᵀA, G⟩ from the last mode's factor, MTTKRP and Gram; rounding may make it negative.
+    """Return ‖X‖² − 2 ⟨A, M⟩ + ⟨AᵀA, G⟩ for the last mode's factor, MTTKRP and Gram; rounding may make it negative.
 
-    With a Gram per row, the last term is Σ aᵢ Gᵢ aᵢᵀ.
+    With one Gram per row, the last term is Σ aᵢ Gᵢ aᵢᵀ.
     """
     if G.ndim == 2:
         return norm**2 - 2 * float(np.vdot(A, M)) + float(np.vdot(gram(A), G))

@@ -30,7 +30,7 @@ FEWEST_SINGLE, MOST_SINGLE = 1 << 20, 1 << 26
 def compressed_phase(
     X: TensorLike, problem: Problem, state: State, pool: Threads, on_prepare: OnPrepare
 ) -> Generator[State, None, State]:
-    """The same iterations on a compressed tensor until they would stop; returns where the exact ones go on."""
+    """Iterate on a compressed tensor until the run would stop; return the state for the exact iterations."""
     started = time.perf_counter()
     with single_threaded_blas():
         small = compress_if_worthwhile(X, problem, partial(on_prepare, "compress"))
@@ -55,7 +55,7 @@ def compress_if_worthwhile(X: TensorLike, problem: Problem, on_progress: OnProgr
 def single_phase(
     X: TensorLike, problem: Problem, state: State, pool: Threads, on_prepare: OnPrepare
 ) -> Generator[State, None, State]:
-    """The same iterations on a copy in single precision, likewise."""
+    """Iterate on a copy in single precision until the run would stop; return the state for the exact iterations."""
     started = time.perf_counter()
     exact, state = state, replace(state, factors=_in_single_precision(state.factors))
     if not state.history and not (is_single_precision_worthwhile(X, problem) and _is_in_range(state.factors)):
@@ -78,7 +78,7 @@ def single_phase(
 
 
 def is_single_precision_worthwhile(X: TensorLike, problem: Problem) -> bool:
-    """Whether a copy in single precision was asked for, or promises a gain and takes no more room than a sketch."""
+    """Whether to copy the tensor to float32: if required, or if it saves time and needs no more than compression."""
     if X.dtype != np.float64:
         return False
     if problem.settings.accelerate == "float32":
@@ -91,7 +91,7 @@ def is_single_precision_worthwhile(X: TensorLike, problem: Problem) -> bool:
 
 
 def check_single_precision(X: TensorLike, has_fixed: bool) -> None:
-    """Refuse what a run in single precision cannot begin with."""
+    """Raise InvalidInput for a tensor or for fixed factors that single precision cannot hold."""
     unfit = _unfit_for_single(X, has_fixed)
     if unfit is not None:
         raise InvalidInput("accelerate", f"float32 does not go with {unfit}", "give 'auto' or 'none'")
@@ -112,7 +112,7 @@ def _in_single_precision(factors: Sequence[Array]) -> tuple[Array, ...]:
 
 
 def _is_in_range(factors: Sequence[Array]) -> bool:
-    """Whether the factors are those that single precision can go on with."""
+    """Whether the factors fit into the range of their precision."""
     try:
         check_overflow([column_sizes(A) for A in factors], factors[0].dtype)
     except OutOfRange:
@@ -121,7 +121,7 @@ def _is_in_range(factors: Sequence[Array]) -> bool:
 
 
 def _switch_to_exact(X: TensorLike, problem: Problem, state: State) -> State:
-    """End the phase: measure its factors on the tensor itself. Convergence before does not end the run."""
+    """End a phase: measure its factors on the tensor itself. Convergence in the phase does not end the run."""
     reason, state = limit_reached(state), conclude(state)
     factors = [A.astype(X.dtype, copy=False) for A in state.factors]
     with single_threaded_blas():

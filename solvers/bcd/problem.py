@@ -30,7 +30,7 @@ class Problem:
     free: Modes  # the modes, from 0, whose factors are fitted; the others stay
 
     def block(self, mode: int, G: Gram, M: Float64, threads: Threads, single: bool = False) -> Block:
-        """The quadratic of one mode, from its Grams G and its MTTKRP M; `single` if M was summed in float32."""
+        """Return the quadratic of one mode from its Grams G and its MTTKRP M; `single` if M was summed in float32."""
 
         def penalised(G: Float64) -> Float64:
             Q = G.copy()
@@ -70,7 +70,7 @@ class Problem:
 
     @property
     def extrapolates(self) -> bool:
-        """Whether sweeps begin beyond the factors that the sweep before found."""
+        """Whether sweeps begin from extrapolated factors."""
         possible = self.method.extrapolable and not self.normalises
         return possible if self.settings.extrapolate is None else self.settings.extrapolate
 
@@ -111,11 +111,11 @@ class Problem:
         return total
 
     def sparsity_penalty(self, factors: Sequence[Array]) -> float:
-        """The part of the penalty that β makes."""
+        """Return the part of the penalty that comes from β."""
         return replace(self, alpha=(0.0,) * len(self.alpha)).penalty(factors)
 
     def advice(self) -> list[str]:
-        """Warnings about settings that are allowed, but will hardly do what they are meant to."""
+        """Return warnings about valid settings that will hardly have the intended effect."""
         found = []
         if self.normalises and any(self.beta):
             found.append(
@@ -132,9 +132,9 @@ class Problem:
 
 
 def resolve(settings: Settings, weights: Weights, fixed: Modes = ()) -> Problem:
-    """The problem that these settings ask for, with the weights that they come to for a tensor.
+    """Return the problem for these settings and penalty weights.
 
-    With one free mode it is convex, and one nonnegative least squares problem has its solution, whatever the method.
+    With one free mode it is convex: a single nonnegative least-squares problem solves it, whatever the method.
     """
     free = tuple(mode for mode in range(len(weights.alpha)) if mode not in fixed)
     return Problem(

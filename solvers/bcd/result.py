@@ -1,4 +1,4 @@
-"""What a run gives back."""
+"""The result of a run, and the warnings that belong to it."""
 
 import math
 from dataclasses import dataclass
@@ -21,17 +21,17 @@ from sparse_ncp.solvers.metrics import (
 from sparse_ncp.solvers.settings import Init, Settings
 from sparse_ncp.solvers.tensor.products import Array, Float64
 
-# A relative error this close to 1 is that of no model at all.
+# With a relative error this close to 1, the model is zero.
 NOTHING = 1e-9
-# A penalty that makes up less of the objective than this does next to nothing.
+# A penalty with a smaller share of the objective hardly changes the result.
 FAINT = 1e-3
-# How the note begins that a run without regrow has died although a component would pay.
+# Begins the note of a run without regrow whose components all vanished although one would lower the objective.
 ZERO_IS_NOT_BEST = "zero is not the best answer"
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """What settings came to that depend on the method or on the tensor."""
+    """Settings whose values depend on the method or on the tensor."""
 
     penalty: Penalty
     alpha: tuple[float, ...]
@@ -68,7 +68,7 @@ class Result:
 
     @classmethod
     def of(cls, state: State, diagnostics: Diagnostics | None = None) -> "Result":
-        """The result of a run at a state after which nothing more is computed."""
+        """Return the result of a run that ends with this state."""
         if state.stop_reason is None:
             raise ValueError("the run has not ended: take its last state, or state.cancelled()")
         factors, objective, relative_error = state.outcome()
@@ -131,7 +131,10 @@ def _warnings(
 
 
 def _every_component_is_zero(state: State, problem: Problem) -> str:
-    """Zero is the best answer if and only if no single component lowers the objective, which a run of one decides."""
+    """Say why every component is zero, and from which beta on one would not be.
+
+    Zero is the best answer if and only if no single component lowers the objective, which a fit of one decides.
+    """
     largest, order = state.largest_beta, len(state.factors)
     if largest is None:  # the run was ended before that was tried
         instead = "" if problem.has_fixed else ", or give sparsity instead"

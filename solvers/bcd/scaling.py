@@ -28,10 +28,10 @@ FAINT = 1e-20
 
 
 def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
-    """Scales of the factors of all free modes; their product is 1, and all are 1 for a component that has vanished."""
+    """Return the scales with the smallest penalty; their product over the free modes is 1 for every component."""
     scales = np.ones((len(factors), factors[0].shape[1]))
     alpha, beta = (np.array([weights[mode] for mode in problem.free]) for weights in (problem.alpha, problem.beta))
-    if not (alpha + beta).all():  # all scale would move to the mode without a penalty, without end
+    if not (alpha + beta).all():  # all scale would move to the mode without a penalty
         return scales
     from sparse_ncp.solvers.kernels.elementwise import balance  # numba, see methods/hals.py
 
@@ -51,7 +51,7 @@ def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
 
 
 def _squares_and_sums(A: Array) -> Float64:
-    """Sums of squares and sums of the columns, 2 × R. A single column is added up in pairs, by numpy."""
+    """Return the sums of squares and the sums of the columns, 2 × R. numpy sums a single column pairwise."""
     from sparse_ncp.solvers.kernels.elementwise import squares_and_sums  # numba, see methods/hals.py
 
     if A.shape[1] > 1:
@@ -61,10 +61,10 @@ def _squares_and_sums(A: Array) -> Float64:
 
 
 def scales_after_sweep(problem: Problem, factors: Sequence[Array], sizes: Sequence[Float64]) -> Float64 | None:
-    """N × R scales: the best ones if rescaling was asked for; None to leave the factors alone. Fixed ones keep theirs.
+    """Return the scales to apply after a sweep, N × R, or None to leave the factors as they are. Fixed ones keep 1.
 
-    Without any penalty nothing holds a component's scale, and a dying one may carry it far from mode to mode: then it
-    is brought back whatever was asked for, or ended where it is faint.
+    Without any penalty a component's scale is arbitrary, and a vanishing one may move it far from mode to mode. Its
+    scale is then balanced even without `rescale`, or set to zero if the component is faint.
     """
     if len(problem.free) == 1:  # its scale is what is fitted
         return None
@@ -85,7 +85,7 @@ def scales_after_sweep(problem: Problem, factors: Sequence[Array], sizes: Sequen
 
 
 def rescaled(factors: Sequence[Array], memory: Sequence[Memory], scales: Float64) -> tuple[list[Array], list[Memory]]:
-    """The factors at these scales; what a method remembers of earlier factors is scaled along."""
+    """Return the scaled factors, and the memory of the method scaled with them."""
     return (
         [(A * s).astype(A.dtype, copy=False) for A, s in zip(factors, scales, strict=True)],
         [kept.scaled(s) for kept, s in zip(memory, scales, strict=True)],
@@ -93,7 +93,7 @@ def rescaled(factors: Sequence[Array], memory: Sequence[Memory], scales: Float64
 
 
 def column_sizes(A: Array) -> Float64:
-    """An upper bound of every column's norm: found without a square that might overflow. Zero for a zero column."""
+    """Return an upper bound of each column's norm, without squares that might overflow; zero for a zero column."""
     from sparse_ncp.solvers.kernels.elementwise import column_maxima  # numba, see methods/hals.py
 
     return column_maxima(np.ascontiguousarray(A)) * math.sqrt(len(A))
@@ -112,13 +112,13 @@ def check_overflow(sizes: Sequence[Float64], dtype: np.dtype[Any]) -> None:
 
 
 def _product(sizes: Sequence[Float64]) -> float:
-    """The largest over the components of their sizes, each of 1 at least, multiplied over the modes."""
+    """Return the largest product over the modes of a component's column sizes, each at least 1."""
     with np.errstate(over="ignore"):
         return float(np.maximum(sizes, 1.0).prod(axis=0).max())
 
 
 def _equal_scales(factors: Sequence[Array]) -> Float64:
-    """N × R scales that give every component the same norm in all modes: without a penalty any scale is as good."""
+    """Return scales that give every component the same norm in all modes; without a penalty any scale is as good."""
     from sparse_ncp.solvers.kernels.elementwise import balance
 
     squares = np.array([np.square(A.astype(np.float64, copy=False)).sum(axis=0) for A in factors])

@@ -1,4 +1,4 @@
-"""Where a run is in its trial starts: a value that is saved with the state."""
+"""The progress of a run through its trial starts: a value that is saved with the state."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -7,13 +7,13 @@ from typing import Any, Literal, TypeAlias
 from sparse_ncp.solvers.tensor.products import Array
 
 Stage: TypeAlias = Literal["coarse", "fine", "finalist", "final"]
-# What the next iteration begins with: the factors of a new start, of the next finalist, or of the start chosen.
+# The factors that the next iteration takes: those of a new start, of the next finalist, or of the chosen start.
 Pending: TypeAlias = Literal["start", "finalist", "choice"]
 
 
 @dataclass(frozen=True)
 class StartOutcome:
-    """How far one start came."""
+    """The result of one trial start."""
 
     start: int
     objective: float
@@ -24,7 +24,7 @@ class StartOutcome:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A start that may be continued."""
+    """A start that may be continued, with its factors."""
 
     outcome: StartOutcome
     factors: tuple[Array, ...]
@@ -40,13 +40,13 @@ class Search:
 
     regrow: bool
     starts: int
-    every: bool  # all starts go on to the end, not only the finalists
+    every: bool  # run all starts to the end, not only the finalists
     given: bool = False  # the first start is the caller's
     stage: Stage = "coarse"
-    start: int = 1  # the one under way, from 1
-    segment_start: int = 0  # iterations before the segment under way
+    start: int = 1  # the current one, from 1
+    segment_start: int = 0  # iterations before the current segment
     regrowths: int = 0  # times that components were put back in this stage
-    rounds: int = 0  # times that it was tried in this start; makes the random numbers
+    rounds: int = 0  # attempts to put components back in this start; part of the random seed
     failed_regrowths: int = 0  # dead components of which none could be put back; not tried again with as many
     pending: Pending | None = "start"
     outcomes: tuple[StartOutcome, ...] = ()

@@ -23,7 +23,7 @@ from sparse_ncp.solvers.tensor.protocol import TensorLike
 StopReason: TypeAlias = Literal["tolerance", "max_iterations", "max_seconds", "cancelled", "exact"]
 RunPhase: TypeAlias = Literal["compressed", "single", "exact"]
 Phase: TypeAlias = Literal["start", "compressed", "single", "exact"]
-# What is done before the first sweep ends, and what share of it was done, as far as that is scan.
+# The steps before the first sweep ends. The callback gets the step and the fraction of it that is done, if known.
 PreparationStep: TypeAlias = Literal["scan", "weights", "start", "compress", "single", "sweep"]
 OnPrepare: TypeAlias = Callable[[PreparationStep, float], None]
 FORMAT = 4
@@ -54,7 +54,7 @@ class History:
         )
 
     def corrected(self, objective: float, relative_error: float) -> "History":
-        """With other values for the last iteration."""
+        """Return a history with other values for the last iteration."""
         return replace(
             self,
             objective=(*self.objective[:-1], objective),
@@ -62,7 +62,7 @@ class History:
         )
 
     def with_last_seconds(self, seconds: float) -> "History":
-        """With another time for the last iteration, from which the clock goes on."""
+        """Return a history with another time for the last iteration, from which the clock goes on."""
         return replace(self, seconds=(*self.seconds[:-1], seconds))
 
 
@@ -76,7 +76,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Momentum:
-    """What extrapolation between sweeps carries on: the factors of one sweep before, and how far to go beyond."""
+    """The state of extrapolation between sweeps: the factors of the sweep before, and the weight of the step."""
 
     previous: tuple[Array, ...] | None = None
     weight: float = 0.5
@@ -103,9 +103,9 @@ class State:
     objective: float = math.inf  # of the factors, infinite before their first sweep
     momentum: Momentum = Momentum()
     search: Search | None = None
-    machine: str = field(default_factory=machine_signature)  # that computed it, see there
-    notes: tuple[str, ...] = ()  # what a reader of the result should know of its beginning
-    largest_beta: float | None = None  # found where every component is zero: no single one pays beyond it
+    machine: str = field(default_factory=machine_signature)  # the kind of machine that computed it
+    notes: tuple[str, ...] = ()  # become warnings of the result
+    largest_beta: float | None = None  # where every component is zero: beyond it, no single one lowers O
     missing: int = 0  # entries of the tensor that were not observed
     fixed: tuple[int, ...] = ()  # modes, from 0, whose factors were given and stay
     preparation_seconds: float = 0.0  # spent before the first sweep
@@ -127,7 +127,7 @@ class State:
         return self.iteration if self.search.is_trial else self.search.trial_iterations
 
     def phase_at(self, iteration: int) -> Phase:
-        """The phase of an iteration that is past."""
+        """Return the phase of an iteration in the past."""
         if self.history.start[iteration - 1] is not None:
             return "start"
         if self.phase != "exact":
@@ -141,13 +141,13 @@ class State:
         )
 
     def iterations_in(self, phase: RunPhase) -> int:
-        """How many iterations the run made in a phase before the exact one; the last of them is exact."""
+        """Return how many iterations the run made in a phase before the exact one; the last of them is exact."""
         if self.phase != "exact":
             return self.iteration if self.phase == phase else 0
         return self.compressed_until if phase == "compressed" else self.single_until
 
     def outcome(self) -> tuple[tuple[Array, ...], float, float]:
-        """Factors, objective and relative error of a run that ends here: while starts are tried, of the lowest."""
+        """Return factors, objective and relative error if the run ended here: in trial starts, of the best one."""
         candidates = self.search.candidates if self.search and self.search.is_trial else ()
         best = min(candidates, key=lambda candidate: candidate.outcome.objective, default=None)
         if best is None or best.outcome.objective >= self.objective:
@@ -155,7 +155,7 @@ class State:
         return best.factors, best.outcome.objective, best.outcome.relative_error
 
     def with_clock(self, clock: Clock) -> "State":
-        """The same with the clock set forward, never back. Under a clock that was set, at least one sweep follows."""
+        """Return the state with its clock set forward, never back. With a clock, at least one more sweep follows."""
         if clock == Clock():
             return self
         seconds = max(self.seconds, clock.spent_seconds)
@@ -176,11 +176,11 @@ class State:
         return replace(self, machine=here, notes=(*self.notes, note))
 
     def cancelled(self) -> "State":
-        """The same, ended by the caller; a run that has ended already keeps its own reason."""
+        """Return the state of a run that the caller ends here; one that has ended keeps its own reason."""
         return replace(self, stop_reason=self.stop_reason or "cancelled")
 
     def to_bytes(self) -> bytes:
-        """As an `.npz` file without pickles: restored anywhere, it goes on to the same bits."""
+        """Return the state as the bytes of an `.npz` file without pickles."""
         arrays: dict[str, Any] = _numbered("A", self.factors)
         for mode, memory in enumerate(self.memory, start=1):
             if memory.previous is not None:
@@ -274,7 +274,7 @@ def _collected(arrays: dict[str, Any], name: str, modes: range) -> tuple[Array, 
 def check_resumable(
     state: State, settings: Settings, tensor: TensorLike, initial: object, fixed: Mapping[int, Array]
 ) -> None:
-    """A run may go on with other stopping rules, and be diagnosed or not, but with nothing else changed."""
+    """Check that a run can go on from a state: only `stop` and `diagnose` may differ from the run that saved it."""
     if initial is not None:
         raise InvalidInput("initial", "is given together with resume", "give one of the two")
     lengths = tuple(len(A) for A in state.factors)

@@ -1,4 +1,4 @@
-"""When a run ends: the same rules for every method."""
+"""Stopping rules, the same for every method."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,12 +9,12 @@ from sparse_ncp.solvers.settings import Stop
 
 Change: TypeAlias = tuple[float, float]  # a value before a sweep and after it
 
-# Iterations over which an objective that should fall goes up and down without getting lower: only rounding is left.
+# Over this many iterations an objective that goes up and down without falling changes by rounding alone.
 CYCLE = 20
 
 
 def stop_reason(state: State, noise: float = 0.0, monotone: bool = False) -> StopReason | None:
-    """Why the run ends here, or None. A sweep's change counts in every phase, but an exact one comes last.
+    """Return why the run ends here, or None. Changes count in every phase, but an exact sweep comes last.
 
     A change of the objective up to `noise`, that of rounding, counts as none. `monotone` methods have converged, too,
     where rounding alone moves the objective; so has any in single precision, which ends that phase and not the run.
@@ -31,7 +31,7 @@ def stop_reason(state: State, noise: float = 0.0, monotone: bool = False) -> Sto
 
 
 def limit_reached(state: State) -> StopReason | None:
-    """Which limit ends the run here, converged or not; None if it may go on."""
+    """Return the limit that ends the run here, converged or not; None if it may go on."""
     stop, history = state.settings.stop, state.history
     if len(history) - state.trial_iterations >= stop.max_iterations:
         return "max_iterations"
@@ -59,9 +59,9 @@ def _are_small(changes: Sequence[Change], tolerance: float, patience: int, noise
 
 
 def _latest_changes(state: State, segment_start: int, switched: int) -> list[Change]:
-    """What the last `patience` sweeps of a segment changed; none as long as no exact one has followed other phases.
+    """Return the changes of the last `patience` sweeps of a segment; none before the first exact sweep.
 
-    Where a phase ended, its factors were measured anew, on the tensor itself: that is no change that a sweep made.
+    At the end of a phase its factors are measured again, on the tensor itself. That change does not count.
     """
     stop, history = state.settings.stop, state.history
     values = history.relative_error if stop.criterion == "relative_error" else history.objective
@@ -76,9 +76,9 @@ def _latest(values: Sequence[float], count: int) -> list[Change]:
 
 
 def _only_rounding_is_left(stop: Stop, objective: Sequence[float], noise: float) -> bool:
-    """Whether an objective that never rises but by rounding has risen, and is no lower than a while before.
+    """Whether an objective that only rounding can raise has risen, and is no lower than some sweeps before.
 
-    In single precision such a cycle can be wider than the tolerance, and would last for ever.
+    In single precision such a cycle can be wider than the tolerance and would never end.
     """
     window = max(CYCLE, 2 * stop.patience)
     if len(objective) <= window:

@@ -31,7 +31,7 @@ GROW, FURTHEST, SHRINK = 1.1, 1.0, 1.5
 
 
 class Step(NamedTuple):
-    """What one sweep leaves behind."""
+    """The factors, the method's memory and the squared error after a sweep."""
 
     factors: list[Array]
     memory: list[Memory]
@@ -39,7 +39,7 @@ class Step(NamedTuple):
 
 
 class SweepStart(NamedTuple):
-    """What a sweep begins with: the first contraction of the tensor, and of what is observed of it."""
+    """The factors that a sweep updates, and the first contractions of the tensor and of its observed entries."""
 
     factors: list[Array]  # of the components that are swept
     sizes: list[Float64]
@@ -58,9 +58,9 @@ class SweepStart(NamedTuple):
 
 
 def _active_components(problem: Problem, sizes: Sequence[Float64]) -> NDArray[np.intp] | None:
-    """The components that are not zero in all free modes: one that is stays so, and need not be swept; None for all.
+    """Return the components that are not zero in all free modes, or None for all; a zero component stays zero.
 
-    Sweeps without extrapolation are as in the paper: of all components.
+    Without extrapolation, sweeps update all components, as in the paper.
     """
     if not problem.extrapolates or problem.is_one_block:
         return None
@@ -69,7 +69,7 @@ def _active_components(problem: Problem, sizes: Sequence[Float64]) -> NDArray[np
 
 
 def iterate(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
-    """One iteration: a sweep, measured and recorded; then what its segment or its end calls for."""
+    """Run one iteration: sweep, measure and record; then end the segment or the run where that is due."""
     with single_threaded_blas():
         recorded = _sweep_once(X, problem, state, pool)
         noise = rounding_noise(X, recorded.history.relative_error[-1])
@@ -80,7 +80,7 @@ def iterate(X: TensorLike, problem: Problem, state: State, pool: Threads) -> Sta
 
 
 def _sweep_once(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
-    """After a sweep, which is repeated without extrapolation if the objective rose."""
+    """Sweep once, and again without extrapolation if the objective rose; return the recorded state."""
     method, started = problem.method, time.perf_counter()
     is_new = state.search is not None and state.search.pending == "start"
     state = start_trial(X, problem, state)
@@ -104,7 +104,7 @@ def _sweep_once(X: TensorLike, problem: Problem, state: State, pool: Threads) ->
 
 
 def _unpenalised_sweeps(X: TensorLike, problem: Problem, factors: Sequence[Array], pool: Threads) -> tuple[Array, ...]:
-    """The factors after a few sweeps without β: no iterations of this problem, so they have no line in the history."""
+    """Return the factors after a few sweeps without β, which do not count as iterations."""
     free = replace(problem, beta=(0.0,) * len(problem.beta))
     memory = [Memory()] * len(factors)
     for _ in range(FREE_SWEEPS):
@@ -114,7 +114,7 @@ def _unpenalised_sweeps(X: TensorLike, problem: Problem, factors: Sequence[Array
 
 
 def _extrapolate(problem: Problem, state: State) -> tuple[Array, ...] | None:
-    """The factors, carried on in the direction that the last sweep took; None where there was none."""
+    """Extrapolate the factors in the direction of the last sweep; None without one."""
     previous, weight = state.momentum.previous, state.momentum.weight
     if not problem.extrapolates or previous is None:
         return None
@@ -133,7 +133,7 @@ def _extrapolate_factor(A: Array, before: Array, weight: float) -> Array:
 
 
 def _next_momentum(problem: Problem, state: State, went_beyond: bool, rose: bool) -> Momentum:
-    """Go further while that helps, less far after a step that did not."""
+    """Raise the extrapolation weight after a step that lowered the objective, and reduce it after one that did not."""
     if not problem.extrapolates:
         return state.momentum
     weight = state.momentum.weight
@@ -143,7 +143,7 @@ def _next_momentum(problem: Problem, state: State, went_beyond: bool, rose: bool
 
 
 def sweep_order(X: TensorLike, problem: Problem) -> Modes:
-    """The free modes in turn: from the first on, as in the paper; or, if factors change between sweeps, as X likes."""
+    """Return the free modes in the paper's order, or in the cheapest one if factors are rescaled or extrapolated."""
     changes = problem.settings.rescale or problem.extrapolates
     if not changes or X.observed.count is not None:
         return problem.free
@@ -156,7 +156,7 @@ def reason_to_stop(X: TensorLike, problem: Problem, state: State) -> StopReason 
 
 
 def _explain_zero_solution(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
-    """At an end where every component is zero: the largest β that leaves one, and whether zero is really the best."""
+    """If a run ends at zero, find the largest useful β, and whether zero is really the best answer."""
     if state.stop_reason != "tolerance" or not (any(problem.beta) and problem.can_regrow):
         return state
     if state.objective < X.norm**2 / 2 or weights(state.factors).any():
@@ -171,7 +171,7 @@ def _explain_zero_solution(X: TensorLike, problem: Problem, state: State, pool: 
 
 
 def _timed(state: State, work: Callable[[State], State]) -> State:
-    """The state that the work makes of this one, its seconds on the clock."""
+    """Return the state after the work, with the seconds it took on the clock."""
     started = time.perf_counter()
     after = work(state)
     spent = time.perf_counter() - started
@@ -187,7 +187,7 @@ def sweep_modes(
     update: Update,
     pool: Threads,
 ) -> Step:
-    """Every mode in turn: form its block from the freshest factors, update its factor."""
+    """Update every mode in turn: form its block from the newest factors, then update its factor."""
     factors, memory, sizes = list(first.factors), list(remembered), list(first.sizes)
     order = sweep_order(X, problem)
     products = X.sweep(factors, first.entries, order)
@@ -209,7 +209,7 @@ def sweep_modes(
 
 
 def _put(A: Array, columns: NDArray[np.intp], start: Array, is_free: bool) -> Array:
-    """The whole factor again; one that is not free is what it was."""
+    """Return the full factor with the updated columns; a fixed one as it was."""
     if not is_free:
         return start
     whole = np.zeros(start.shape, A.dtype)
@@ -220,7 +220,7 @@ def _put(A: Array, columns: NDArray[np.intp], start: Array, is_free: bool) -> Ar
 def _record(
     X: TensorLike, problem: Problem, state: State, step: Step, score: Score, momentum: Momentum, seconds: float
 ) -> State:
-    """The next state: the history one longer, and the reason to stop if there is one."""
+    """Return the next state, with one more line in the history and the reason to stop if there is one."""
     trial = state.search.start if state.search and state.search.is_trial else None
     swept = replace(
         state,

@@ -7,7 +7,7 @@ from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.settings import PerMode, Settings
 from sparse_ncp.solvers.tensor.protocol import TensorLike
 
-# What `sparsity="auto"` gives at least, and at most.
+# The smallest and the largest value of `sparsity="auto"`.
 LEAST_SPARSE, MOST_SPARSE = 0.008, 0.5
 
 
@@ -20,12 +20,12 @@ class Weights:
 
 
 def given_weights(settings: Settings, order: int) -> Weights:
-    """The weights as they were asked for, one per mode; InvalidInput if they are not as many as the modes."""
+    """Return the weights of the settings, one per mode."""
     return Weights(per_mode("alpha", settings.alpha, order), per_mode("beta", settings.beta, order))
 
 
 def weights_for(settings: Settings, tensor: TensorLike, sparsity: float | None) -> Weights:
-    """The weights for this tensor. With a sparsity, alpha counts in units of the tensor, and beta follows."""
+    """Return the weights for this tensor. With a sparsity, scale alpha to the tensor and derive beta."""
     order = len(tensor.shape)
     given = given_weights(settings, order)
     if sparsity is None:
@@ -39,12 +39,12 @@ def weights_for(settings: Settings, tensor: TensorLike, sparsity: float | None) 
 
 
 def missing_count(tensor: TensorLike) -> int:
-    """How many entries were not observed."""
+    """Return how many entries are missing."""
     return 0 if tensor.observed.count is None else math.prod(tensor.shape) - tensor.observed.count
 
 
 def beta_for(weight: float, spread: float, order: int) -> float:
-    """The β at which an isolated component of this norm w no longer lowers the objective.
+    """Return the β at which an isolated component of this norm w no longer lowers the objective.
 
     Balanced over the modes, the penalty of a component is N β (w L)^(1/N), for its spread L = ∏ ‖aₙ‖₁ / ‖aₙ‖. With it,
     ½ w² − w v + N β (v L)^(1/N) stays above zero for every size v of the component from
@@ -56,7 +56,7 @@ def beta_for(weight: float, spread: float, order: int) -> float:
 
 
 def sparsity_above_noise(tensor: TensorLike, rank: int, relative_error: float) -> float:
-    """A sparsity that noise does not reach: twice the norm that a component fitted to noise alone would have."""
+    """Return twice the relative norm of a component that is fitted to noise alone."""
     lengths = tensor.shape
     free = max(1, math.prod(lengths) - missing_count(tensor) - rank * sum(lengths))
     deviation = relative_error / math.sqrt(free)  # of one entry, as a share of the tensor's norm
@@ -64,7 +64,7 @@ def sparsity_above_noise(tensor: TensorLike, rank: int, relative_error: float) -
 
 
 def per_mode(field: str, value: PerMode, order: int) -> tuple[float, ...]:
-    """One weight per mode. InvalidInput if there are as many as for another tensor."""
+    """Return one weight per mode; raise InvalidInput if their number does not fit the tensor."""
     if not isinstance(value, tuple):
         return (value,) * order
     if len(value) != order:

@@ -17,7 +17,7 @@ def update(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
 
 
 def plain(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
-    """The same step from Â = A: it never raises the objective. The restart of Algorithm 4."""
+    """Take the step from Â = A, which never raises the objective: the restart of Algorithm 4."""
     return _steps(A, block, memory, extrapolate=False)
 
 

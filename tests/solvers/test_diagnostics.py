@@ -41,7 +41,7 @@ def residuals(
 
 
 def core_consistency(X: Float64, factors: Sequence[Float64]) -> float:
-    """By Kronecker products, as Bro and Kiers write it, each component spread evenly over the modes."""
+    """Compute it by Kronecker products, as Bro and Kiers write it, each component spread evenly over the modes."""
     norms = np.array([np.linalg.norm(A, axis=0) for A in factors])
     even = [A / norm * np.prod(norms, axis=0) ** (1 / len(factors)) for A, norm in zip(factors, norms, strict=True)]
     design = np.ones((1, 1))
@@ -106,7 +106,7 @@ def test_any_number_of_threads_gives_the_same_bits(shape: tuple[int, ...], threa
 
 
 def missing_somewhere(shape: tuple[int, ...]) -> Iterator[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
-    """What is observed, as a mask that may have length 1 and as the whole array it stands for."""
+    """Draw a mask that has length 1 in some modes; return it and the full array that it stands for."""
     random = np.random.default_rng(3)
     for shared in ((), (0,), (1,), (0, len(shape) - 1)):
         own = tuple(1 if mode in shared else length for mode, length in enumerate(shape))
@@ -211,13 +211,13 @@ def test_core_consistency_falls_with_twice_as_many_components_as_there_are() -> 
         ((80, 70, 66), 65, "a core of more than"),
     ],
 )
-def test_where_there_is_no_core_consistency_the_reason_is_told(shape: tuple[int, ...], rank: int, reason: str) -> None:
+def test_where_there_is_no_core_consistency_the_reason_is_given(shape: tuple[int, ...], rank: int, reason: str) -> None:
     found = diagnosed(np.random.default_rng(5).random(shape), start(shape, rank))
     assert found.core_consistency is None
     assert reason in str(found.core_consistency_reason)
 
 
-def test_collinear_and_dead_components_are_told_apart() -> None:
+def test_collinear_and_dead_components_are_distinguished() -> None:
     X, factors = planted(3).tensor, start((9, 7, 5), 3)
     factors[1][:, 2] = 2 * factors[1][:, 0]
     assert "mode 2 are collinear" in str(diagnosed(X, factors).core_consistency_reason)

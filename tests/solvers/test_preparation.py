@@ -1,4 +1,4 @@
-"""Before the first sweep a run tells how far it is, and can be ended."""
+"""Before the first sweep a run reports its progress, and can be ended."""
 
 import threading
 from collections.abc import Iterator
@@ -35,15 +35,15 @@ PREPARATIONS: list[tuple[dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("fields", "steps"), PREPARATIONS)
-def test_how_far_the_first_sweep_is_prepared_is_told_in_order(fields: dict[str, Any], steps: list[str]) -> None:
-    told: list[tuple[str, float]] = []
-    states = sweeps(X, asked(**fields), on_prepare=lambda *what: told.append(what))
+def test_how_far_the_first_sweep_is_prepared_is_reported_in_order(fields: dict[str, Any], steps: list[str]) -> None:
+    calls: list[tuple[str, float]] = []
+    states = sweeps(X, asked(**fields), on_prepare=lambda *what: calls.append(what))
     next(states)
-    assert list(dict.fromkeys(step for step, _ in told)) == steps
-    assert told == sorted(told, key=lambda what: (steps.index(what[0]), what[1]))
-    before = len(told)
+    assert list(dict.fromkeys(step for step, _ in calls)) == steps
+    assert calls == sorted(calls, key=lambda what: (steps.index(what[0]), what[1]))
+    before = len(calls)
     next(states)
-    assert len(told) == before
+    assert len(calls) == before
 
 
 class Enough(Exception):
@@ -51,10 +51,10 @@ class Enough(Exception):
 
 
 @pytest.mark.parametrize("fields", [fields for fields, _ in PREPARATIONS])
-def test_whoever_hears_how_far_it_is_may_end_it_at_any_step(fields: dict[str, Any]) -> None:
-    threads, told = threading.active_count(), list[object]()
-    next(sweeps(X, asked(**fields), threads=2, on_prepare=lambda *what: told.append(what)))
-    for number in range(1, len(told) + 1):
+def test_the_callback_may_end_it_at_any_step(fields: dict[str, Any]) -> None:
+    threads, calls = threading.active_count(), list[object]()
+    next(sweeps(X, asked(**fields), threads=2, on_prepare=lambda *what: calls.append(what)))
+    for number in range(1, len(calls) + 1):
         heard = count(1)
 
         def report(*_: object, heard: Iterator[int] = heard, number: int = number) -> None:
@@ -66,18 +66,18 @@ def test_whoever_hears_how_far_it_is_may_end_it_at_any_step(fields: dict[str, An
         assert threading.active_count() == threads
 
 
-def test_a_start_from_singular_vectors_is_told_of_in_every_round() -> None:
-    told: list[float] = []
-    next(sweeps(X, asked(accelerate="none", init="nndsvd"), on_prepare=lambda _, share: told.append(share)))
-    assert len(set(told)) > SVD_ITERATIONS
+def test_a_start_from_singular_vectors_reports_every_round() -> None:
+    calls: list[float] = []
+    next(sweeps(X, asked(accelerate="none", init="nndsvd"), on_prepare=lambda _, share: calls.append(share)))
+    assert len(set(calls)) > SVD_ITERATIONS
 
 
-def test_a_copy_in_single_precision_is_told_of_part_after_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_in_single_precision_reports_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense, "COPIED_AT_ONCE", 1 << 10)
-    told: list[float] = []
+    calls: list[float] = []
     with Threads(1) as pool:
         tensor = prepare_tensor(X, None, pool)
-        copy = tensor.in_single_precision(told.append)
-    assert len(told) == -(-X.size // (1 << 10))
-    assert told == sorted(told)
+        copy = tensor.in_single_precision(calls.append)
+    assert len(calls) == -(-X.size // (1 << 10))
+    assert calls == sorted(calls)
     assert np.array_equal(copy.stored, tensor.stored.astype(np.float32))

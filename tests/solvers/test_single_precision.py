@@ -83,7 +83,7 @@ def test_without_a_tolerance_the_phase_ends_where_only_rounding_is_left(method: 
 
 @methods
 def test_a_run_resumed_in_either_phase_is_the_uninterrupted_run(method: str) -> None:
-    # Finer than single precision tells, so several exact sweeps follow.
+    # Finer than single precision resolves, so several exact sweeps follow.
     stop = {"criterion": "relative_objective", "tolerance": 1e-8, "patience": 3, "max_iterations": 3000}
     wanted = asked(method, stop=stop)
     states = list(sweeps(X, wanted))

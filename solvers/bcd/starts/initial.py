@@ -36,10 +36,10 @@ def starting_factors(
     fixed: Mapping[int, Array] = NONE_FIXED,
     on_progress: OnProgress = lambda share: None,
 ) -> list[Array]:
-    """The caller's factors if given, else drawn; then as the method needs them, in the working precision.
+    """Return the caller's factors or drawn ones, in the working precision and as the method needs them.
 
-    The first start is what the settings say; the further ones are random, fitted in size, but for one of NNDSVD. Fixed
-    factors stay. `on_progress` is called with the fraction done before every round of
+    The first start follows the settings. The others are random and fitted in size, except for one by NNDSVD. Fixed
+    factors are kept. `on_progress` is called with the fraction done before every round of
     passes over the tensor.
     """
     on_progress(0.0)
@@ -57,7 +57,7 @@ def starting_factors(
 
 
 def is_from_singular_vectors(tensor: TensorLike, settings: Settings, start: int) -> bool:
-    """The first start if the settings say so, else the second one where the vectors are cheap to find."""
+    """Whether a start is made by NNDSVD: the first if the settings say so, else the second of a small tensor."""
     if settings.init == "nndsvd":
         return start == 1
     return start == 2 and tensor.has_gram_times and math.prod(tensor.shape) <= SVD_MOST_ENTRIES
@@ -87,7 +87,7 @@ def _draw(
 
 
 def nonnegative_normal(random: np.random.Generator, length: int, rank: int) -> Float64:
-    """max(0, randn), as in the paper; an all-zero column, a component dead from the start, is drawn again."""
+    """Draw max(0, randn), as in the paper; draw an all-zero column again, since its component would stay zero."""
     A = np.maximum(0.0, random.standard_normal((length, rank)))
     while not (alive := A.any(axis=0)).all():
         A[:, ~alive] = np.maximum(0.0, random.standard_normal((length, int((~alive).sum()))))
@@ -95,7 +95,7 @@ def nonnegative_normal(random: np.random.Generator, length: int, rank: int) -> F
 
 
 def _best_size(tensor: TensorLike, factors: Sequence[Float64]) -> float:
-    """The s that minimises ‖X − s ⟦A¹…Aᴺ⟧‖. Positive, unless X is zero wherever the model is not."""
+    """Return the s that minimises ‖X − s ⟦A¹…Aᴺ⟧‖, or 1 if no positive s does."""
     working = [A.astype(tensor.dtype) for A in factors]
     mode, M = next(tensor.sweep(working, tensor.first_contraction(working)))
     inner = float(np.vdot(factors[mode], M))
@@ -130,7 +130,7 @@ def nndsvd(
 
 
 def _nonnegative_parts(vectors: Float64, right: GramProduct, fallback: Float64) -> Float64:
-    """The larger nonnegative part of every vector, weighted by its singular value and its share of both vectors."""
+    """Return the larger nonnegative part of each vector, weighted by singular value and share of both vectors."""
     parts = np.stack((np.maximum(vectors, 0), np.maximum(-vectors, 0)))
     left_norms = np.sqrt(np.square(parts).sum(axis=1))
     weights = left_norms * np.sqrt(np.stack((right.positive, right.negative)))  # σ ‖u±‖ ‖v±‖
@@ -145,7 +145,7 @@ def _nonnegative_parts(vectors: Float64, right: GramProduct, fallback: Float64) 
 
 
 def initial_notes(initial: Sequence[NDArray[Any]] | None, rank: int) -> list[str]:
-    """What was done to initial factors of another rank."""
+    """Return a note on initial factors whose rank is not the rank of the run."""
     found = None if initial is None else np.asarray(initial[0]).shape[-1]
     if found is None or found == rank:
         return []
@@ -155,7 +155,7 @@ def initial_notes(initial: Sequence[NDArray[Any]] | None, rank: int) -> list[str
 
 
 def _of_rank(factors: list[Float64], settings: Settings) -> list[Float64]:
-    """The same with as many components as were asked for: the strongest, or random ones besides, which are weak."""
+    """Return factors of the rank of the settings: the strongest components, or all of them and weak random ones."""
     strength, missing = weights(factors), settings.rank - factors[0].shape[1]
     if missing <= 0:
         strongest = np.sort(np.argsort(-strength, kind="stable")[: settings.rank])
@@ -170,7 +170,13 @@ def _of_rank(factors: list[Float64], settings: Settings) -> list[Float64]:
 def check_fixed(
     fixed: Mapping[int, NDArray[Any]], shape: Sequence[int], settings: Settings, dtype: np.dtype[Any]
 ) -> dict[int, Array]:
-    """The factors that stay, by mode from 0 and in the working precision. InvalidInput if they are unfit."""
+    """Check the fixed factors and return them by mode, from 0, in the working precision.
+
+    Raises
+    ------
+    InvalidInput
+        If a mode does not exist, a shape does not fit, or the settings need components of free scale.
+    """
     rank = settings.rank
     unknown = [mode for mode in fixed if mode not in range(1, len(shape) + 1)]
     if unknown:
@@ -194,10 +200,10 @@ def check_fixed(
 
 
 def _check_initial(initial: Sequence[NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Float64]:
-    """The caller's factors in double precision, of any rank as long as it is one; InvalidInput if they are unfit."""
+    """Check the caller's factors and return them in double precision; all must have the same rank."""
     if len(initial) != len(shape):
         raise InvalidInput("initial", f"has {len(initial)} factors", f"give {len(shape)}, one per mode")
-    rank = np.asarray(initial[0]).shape[-1:]  # whatever the first has, the others must have
+    rank = np.asarray(initial[0]).shape[-1:]  # of the first factor: the others must have it, too
     factors = []
     for mode, (given, length) in enumerate(zip(initial, shape, strict=True), start=1):
         field, A = f"initial A{mode}", np.asarray(given)

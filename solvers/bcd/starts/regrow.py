@@ -86,13 +86,13 @@ def regrow(
 
 
 def dead_components(X: TensorLike, factors: Sequence[Array]) -> NDArray[np.bool_]:
-    """Which components are dead."""
+    """Return which components have vanished: their weight is negligible against the norm of the tensor."""
     is_dead: NDArray[np.bool_] = weights(factors) <= DEAD_SHARE * X.norm
     return is_dead
 
 
 def largest_useful_beta(X: TensorLike, problem: Problem, threads: Threads) -> float:
-    """About the largest β at which a single component lowers the objective: that of the best one without a penalty."""
+    """Estimate the largest β at which a single component lowers the objective, from the best one without a penalty."""
     random = np.random.default_rng(np.random.SeedSequence(problem.settings.seed, spawn_key=()))
     nothing, free = [np.zeros((length, 0)) for length in X.shape], (0.0,) * len(X.shape)
     D, inner = _fit_components(X, replace(problem, alpha=free, beta=free), nothing, 1, Passes(10, 0), random, threads)
@@ -110,7 +110,7 @@ def _fit_components(
     random: np.random.Generator,
     threads: Threads,
 ) -> tuple[list[Float64], Float64]:
-    """New components, fitted to the residual; and ⟨X − F, d_r⟩ for each of them."""
+    """Fit new components to the residual; return them and ⟨X − F, d_r⟩ for each."""
     if columns == 1 and living[0].shape[1] == 0:
         D = [np.ones((length, 1)) for length in X.shape]  # positive, so that it meets X wherever that is not zero
     else:
@@ -128,9 +128,9 @@ def _fit_components(
 def _hals_pass(
     X: TensorLike, problem: Problem, living: Sequence[Float64], before: Sequence[Float64], threads: Threads
 ) -> tuple[list[Float64], Float64]:
-    """One sweep of HALS over D against the residual X − F, whose MTTKRP is MTTKRP(D) − Fₙ (∗ over m ≠ n of FₘᵀDₘ).
+    """Sweep once over D by HALS, against the residual X − F with the MTTKRP MTTKRP(D) − Fₙ (∗ over m ≠ n of FₘᵀDₘ).
 
-    Where entries are missing, the Grams of each row take the place of both products.
+    With missing entries, one Gram per row replaces both products.
     """
     from sparse_ncp.solvers.kernels.hals import hals_rows  # numba, see methods/hals.py
 
@@ -146,7 +146,7 @@ def _hals_pass(
 
 
 def _select_components(X: TensorLike, problem: Problem, D: list[Float64], inner: Float64) -> list[Float64] | None:
-    """Those of the new components that together lower the objective."""
+    """Select the new components that together lower the objective; None if there are none."""
     G, penalties = X.observed.overlap(D), problem.penalty_per_component(D)
     kept = np.flatnonzero(weights(D) > DEAD_SHARE * X.norm)
     while kept.size:

@@ -32,7 +32,7 @@ AGREEING, AGREEMENT = 4, 2e-3
 
 
 class Segment(NamedTuple):
-    """Sweeps until the objective changes by less than the tolerance, then components may be put back."""
+    """Sweeps until the objective changes by less than the tolerance; then components may be put back."""
 
     tolerance: float
     patience: int
@@ -49,7 +49,10 @@ FINAL_REGROWS = 1
 
 
 def search_for(problem: Problem, initial: object) -> Search | None:
-    """What the settings ask for; with factors given by the caller only what was asked for by name."""
+    """Return the search that the settings request; None for one start without regrow.
+
+    With factors from the caller, nothing is searched unless the settings say so explicitly.
+    """
     settings, automatic = problem.settings, initial is None
     puts_back = automatic and problem.can_regrow if settings.regrow is None else settings.regrow
     starts = (STARTS if automatic else 1) if settings.starts is None else settings.starts
@@ -59,7 +62,7 @@ def search_for(problem: Problem, initial: object) -> Search | None:
 
 
 def finalists(settings: Settings) -> int:
-    """How many starts are kept at once, at most."""
+    """Return the largest number of starts that are kept at once."""
     starts = STARTS if settings.starts is None else settings.starts
     return _most_finalists(starts, every=settings.starts_mode == "all")
 
@@ -69,7 +72,7 @@ def _most_finalists(starts: int, every: bool) -> int:
 
 
 def start_trial(X: TensorLike, problem: Problem, state: State) -> State:
-    """Before a sweep: take up the factors of a new start, of the next finalist, or of the start that is chosen."""
+    """Before a sweep, load the factors of a new start, of the next finalist, or of the chosen start."""
     search = state.search
     if search is None or search.pending is None:
         return state
@@ -94,9 +97,9 @@ def _drawn(X: TensorLike, problem: Problem, state: State) -> list[Array]:
 
 
 def is_below_threshold(X: TensorLike, problem: Problem, state: State) -> bool:
-    """Whether the start that was just taken up would lose components to β at once, so faint are they.
+    """Whether the current start is so small that β would remove components at once.
 
-    NNDSVD gives every mode the root of a component's weight, and their product is far too small.
+    NNDSVD gives every mode the root of a component's weight, so the product is far too small.
     """
     search = state.search
     if search is None or not any(problem.beta) or (search.given and search.start == 1):
@@ -105,12 +108,12 @@ def is_below_threshold(X: TensorLike, problem: Problem, state: State) -> bool:
 
 
 def advance(X: TensorLike, problem: Problem, state: State, noise: float, threads: Threads) -> State:
-    """After a sweep: where its segment has ended, put components back or go on to what comes next."""
+    """After a sweep that ends its segment, put components back or go on to the next segment."""
     search, converged = state.search, state.stop_reason == "tolerance"
     if search is None or (search.stage == "final" and not converged):
         return state
     if search.stage != "final":
-        state = replace(state, stop_reason=None)  # convergence ends a segment; limits are asked when all is done
+        state = replace(state, stop_reason=None)  # convergence ends a segment; limits are checked at the end
         if not (converged or _has_ended(state, search, noise)):
             return state
     most = FINAL_REGROWS if search.stage == "final" else SEGMENTS[search.stage].regrows
@@ -126,7 +129,7 @@ def advance(X: TensorLike, problem: Problem, state: State, noise: float, threads
 
 
 def conclude(state: State) -> State:
-    """The same, its trial starts ended where they are: the lowest one is the run's own."""
+    """End the trial starts now and go on with the one of lowest objective."""
     if state.search is None or not state.search.is_trial:
         return state
     factors, objective, relative_error = state.outcome()
@@ -154,7 +157,7 @@ def _restarted(state: State, search: Search, factors: Sequence[Array], objective
 
 
 def _regrown(state: State, factors: Sequence[Array], objective: float, relative_error: float) -> State:
-    """The iteration's line tells of the factors with the components put back."""
+    """Continue with regrown components, and correct the last line of the history for them."""
     assert state.search is not None
     search = replace(state.search, segment_start=state.iteration, regrowths=state.search.regrowths + 1)
     history = state.history.corrected(objective, relative_error)
@@ -163,7 +166,7 @@ def _regrown(state: State, factors: Sequence[Array], objective: float, relative_
 
 
 def _has_ended(state: State, search: Search, noise: float) -> bool:
-    """Whether the objective changes little in the segment under way, or that is as long as it may be."""
+    """Whether the objective has flattened in the current segment, or the segment has reached its limit."""
     stop, segment = state.settings.stop, SEGMENTS[search.stage]
     objective = state.history.objective[search.segment_start - 1 :]
     if search.stage == "finalist" and search.every:
@@ -173,7 +176,7 @@ def _has_ended(state: State, search: Search, noise: float) -> bool:
 
 
 def _next(state: State, search: Search) -> Search:
-    """What follows a segment after which nothing was put back."""
+    """Return the search after a segment at whose end nothing was put back."""
     if search.stage == "coarse":
         return replace(search, stage="fine", segment_start=state.iteration, regrowths=0)
     if search.starts == 1:

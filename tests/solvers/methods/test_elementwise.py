@@ -1,4 +1,4 @@
-"""What is done with whole factors in machine code has the bits of the numpy expressions that it stands for."""
+"""Compiled operations on whole factors give the bits of the numpy expressions that they replace."""
 
 import numpy as np
 from hypothesis import given

@@ -30,7 +30,7 @@ def states(X: Array, iterations: int, **fields: Any) -> list[State]:
 
 @pytest.fixture
 def contractions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is contracted of tensors, in order."""
+    """Record the contractions of tensors, in order."""
     done: list[str] = []
     for name in ("contract_inner", "contract_outer"):
         product = getattr(SkinnyGemm, name)
@@ -104,7 +104,7 @@ def test_where_the_middle_is_contracted_first_two_contractions_do_although_facto
 
 
 def test_the_paper_begins_with_the_first_mode_whatever_the_shape() -> None:
-    """The same tensor with its modes in another order is another run, unless factors are rescaled."""
+    """A tensor with its modes in another order is another run, unless factors are rescaled."""
     random = np.random.default_rng(0)
     X = random.random((9, 2000, 32))
     start = [random.random((length, 3)) for length in X.shape]

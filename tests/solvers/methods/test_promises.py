@@ -1,4 +1,4 @@
-"""What the registry promises of every method, with every option that changes its path."""
+"""Every method keeps the promises of the registry, with every option that changes its path."""
 
 from typing import Literal
 

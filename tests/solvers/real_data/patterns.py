@@ -15,7 +15,7 @@ def scattered(share: float) -> Pattern:
 
 
 def band(shape: tuple[int, ...], random: np.random.Generator) -> Booleans:
-    """The same in all of the first mode, and in all modes from the fourth on."""
+    """Missing in the same places along the first mode, and along all modes from the fourth on."""
     lengths = [length if 0 < mode < 3 else 1 for mode, length in enumerate(shape)]
     return np.broadcast_to(random.random(lengths) < 0.3, shape)
 

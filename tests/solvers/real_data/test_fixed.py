@@ -129,7 +129,7 @@ def test_unfit_factors_are_refused(fixed: Any, fields: dict[str, Any], words: st
         solve(X, asked(**fields), fixed=fixed)
 
 
-def test_a_component_that_the_new_samples_lack_is_told_of() -> None:
+def test_a_component_that_the_new_samples_lack_is_reported() -> None:
     only_two = model([np.column_stack((FACTORS[0][:, :2], np.zeros(len(X)))), *FACTORS[1:]])
     result = solve(only_two, asked(method="hals", penalty="l1", beta=0.1), fixed=MODEL, threads=1)
     assert result.weights[2] == 0

@@ -209,7 +209,7 @@ def test_tiles_of_any_size_give_the_products_of_the_observed_entries(
 def test_products_over_observed_entries_are_those_of_the_tensor_with_zeros_for_any_number_of_threads(
     case: tuple[tuple[int, ...], tuple[int, ...], Split], columns: int, counts: bool, dtype: str, seed: int
 ) -> None:
-    """By the thin kernel to the bit; over ones and zeros, from tables of sums, to rounding."""
+    """Equal to the bit with the skinny kernel; within rounding over ones and zeros, from tables of sums."""
     shape, mask_shape, split = case
     random = np.random.default_rng(seed)
     X, given_mask = random.random(shape).astype(dtype), random.random(mask_shape) < 0.7

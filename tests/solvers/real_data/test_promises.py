@@ -1,4 +1,4 @@
-"""What is promised of a run holds where entries are missing."""
+"""The promises of a run hold where entries are missing."""
 
 import tracemalloc
 from itertools import pairwise

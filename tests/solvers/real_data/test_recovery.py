@@ -1,4 +1,4 @@
-"""What was measured is enough: planted components are found again where entries are missing."""
+"""Planted components are recovered from the observed entries."""
 
 from typing import Any
 

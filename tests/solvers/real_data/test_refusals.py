@@ -1,4 +1,4 @@
-"""Gaps that nothing can be made of are refused, naming field and remedy; doubtful ones are told of."""
+"""Missing entries that make a fit impossible are refused with field and remedy; doubtful ones give advice."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def test_nan_is_refused_unless_it_is_said_to_mean_missing() -> None:
     assert "missing='nan'" in error.remedy
 
 
-def test_an_infinity_is_no_gap_but_under_a_mask_nobody_looks() -> None:
+def test_an_infinity_is_no_gap_but_is_ignored_under_a_mask() -> None:
     assert "infinite" in refusal(spoiled((2, 3, 1), np.inf)).problem
     mask = np.ones(X.shape, bool)
     mask[2, 3, 1] = False
@@ -68,7 +68,7 @@ def test_a_mask_that_does_not_fit_is_refused(mask: Any, words: str) -> None:
         solve(X, Settings(**PLAIN), mask=mask)
 
 
-def test_a_row_with_fewer_observed_entries_than_components_is_told_of() -> None:
+def test_a_row_with_fewer_observed_entries_than_components_gives_advice() -> None:
     Y = X.copy()
     Y[3].reshape(-1)[2:] = np.nan
     with pytest.warns(AdviceWarning, match="index 3 of mode 1 has 2 observed entries, fewer than the 4") as caught:

@@ -1,4 +1,4 @@
-"""What validates, runs: any settings that the schema takes give finite factors of any tensor that validation accepts.
+"""Valid input runs: any settings that the schema takes give finite factors of any tensor that validation accepts.
 
 One exception, refused by name: weights so far apart between the modes that they drive the factors out of the precision.
 """

@@ -14,7 +14,7 @@ LIVING = [0, 2, 3]
 
 
 def begun(columns: list[int], zero: tuple[int, ...] = (0, 1, 2)) -> list[Float64]:
-    """The same living columns, and others that are zero in some modes."""
+    """Return factors with the same living columns, and others that are zero in some modes."""
     random = np.random.default_rng(1)
     factors = [random.random((length, 5)) for length in X.shape]
     for mode in zero:

@@ -46,7 +46,7 @@ def test_the_match_score_ignores_order_and_scale() -> None:
     assert metrics.factor_match_score(shuffled, true, with_weights=True) == pytest.approx(1 / 3)
 
 
-def test_the_divisor_tells_what_is_charged_for() -> None:
+def test_the_divisor_decides_what_is_charged_for() -> None:
     true = [np.eye(4)[:, :2], np.eye(4)[:, :2]]
     more = [np.eye(4)[:, :3], np.eye(4)[:, :3]]
     fewer = [np.eye(4)[:, :1], np.eye(4)[:, :1]]

@@ -104,7 +104,7 @@ def test_zero_is_the_answer_only_where_no_single_component_pays(seed: int) -> No
     assert f"one lowers the objective below a beta of about {largest:.3g}" in above.warnings[0]
 
 
-def test_a_false_zero_is_told_of_where_nothing_is_put_back() -> None:
+def test_a_false_zero_is_reported_where_nothing_is_put_back() -> None:
     asked = Settings.recommended(6, beta=0.9 * largest_beta(X), regrow=False, starts=1)
     result = solve(X, asked)
     assert not any(A.any() for A in result.factors)

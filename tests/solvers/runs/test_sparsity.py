@@ -41,7 +41,7 @@ def test_components_below_that_share_go(order: int) -> None:
     assert everything.nonzero_components.all_modes == 4
 
 
-def test_the_resolved_weights_are_told() -> None:
+def test_the_result_has_the_resolved_weights() -> None:
     result = solve(X, Settings.recommended(4, sparsity=0.02))
     again = solve(X, Settings.recommended(4, alpha=result.resolved.alpha, beta=result.resolved.beta))
     assert result.resolved.penalty == "l1"

@@ -69,7 +69,7 @@ def test_the_objective_never_rises_within_a_start_nor_from_the_one_that_goes_on(
     assert last.history.objective[-1] <= lowest + noise
 
 
-def test_the_lowest_start_goes_on_and_the_table_tells_of_all() -> None:
+def test_the_lowest_start_goes_on_and_the_table_lists_all() -> None:
     result = solve(X, asked(starts=5))
     assert [outcome.start for outcome in result.starts] == list(range(1, len(result.starts) + 1))
     assert 4 <= len(result.starts) <= 5  # four that agree are enough
@@ -148,7 +148,7 @@ def test_a_start_from_singular_vectors_is_followed_by_random_ones() -> None:
 
 
 def test_the_time_limit_ends_a_run_at_the_row_that_reaches_it() -> None:
-    """A later attempt tells by that row whether the run ended there: put-back, too, is on the clock by then."""
+    """A later attempt sees from that row whether the run ended there: put-back, too, is on the clock by then."""
     stop = {"max_seconds": 1e-9, "max_iterations": 100}
     settings = Settings.recommended(6, beta=0.05, starts=1, accelerate="none", stop=stop)
     states = list(sweeps(X, settings, clock=Clock(enforce_after_iteration=15)))

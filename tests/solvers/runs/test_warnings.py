@@ -18,13 +18,13 @@ def test_the_papers_hals_under_a_penalty_is_warned_of_once_before_and_in_the_res
     assert sum("hals as in the paper" in warning for warning in result.warnings) == 1
 
 
-def test_a_faint_penalty_is_told_of() -> None:
+def test_a_faint_penalty_gives_a_warning() -> None:
     assert any("less than 0.1 %" in warning for warning in solve(X, Settings.recommended(4, beta=1e-6)).warnings)
     assert not any("less than 0.1 %" in warning for warning in solve(X, Settings.recommended(4, beta=0.3)).warnings)
     assert not any("less than 0.1 %" in warning for warning in solve(X, Settings.recommended(4)).warnings)
 
 
-def test_components_that_do_not_pay_are_told_of_as_tried() -> None:
+def test_components_that_do_not_pay_give_a_warning_that_they_were_tried() -> None:
     result = solve(X, Settings.recommended(8, beta=1.0))
     assert result.nonzero_components.all_modes < 8
     assert any("putting components back did not lower the objective" in warning for warning in result.warnings)
@@ -39,7 +39,7 @@ def test_nndsvd_is_never_the_remedy_for_nndsvd() -> None:
         assert any("nndsvd" in warning for warning in result.warnings) == (init == "random")
 
 
-def test_an_objective_above_that_of_nothing_is_told_of() -> None:
+def test_an_objective_above_that_of_nothing_gives_a_warning() -> None:
     initial = [10 * A for A in start(X.shape, 4)]
     asked = Settings(rank=4, method="apg", beta=20.0, stop={"max_iterations": 1})
     result = solve(X, asked, initial=initial)
