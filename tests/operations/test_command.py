@@ -25,37 +25,37 @@ def test_these_addresses_stay_on_this_machine(host: str) -> None:
 
 
 @pytest.fixture
-def told_of_host(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
-    """What a part says, in one line, of an address that it refuses to listen on."""
+def refusal_of_host(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], str]:
+    """Return the one line with which a command refuses to listen on an address."""
 
-    def told(verb: str, host: str) -> str:
+    def reported(verb: str, host: str) -> str:
         monkeypatch.setenv("NCP_HOST", host)
         assert main([verb, "--redis-url", "redis://127.0.0.1:1/0"]) == 2
         said = capsys.readouterr().err
         assert said.count("\n") == 1
         return said
 
-    return told
+    return reported
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5"])
 @pytest.mark.parametrize("verb", ["serve", "api"])
 def test_an_address_that_others_reach_needs_a_key(
-    verb: str, host: str, told_of_host: Callable[[str, str], str]
+    verb: str, host: str, refusal_of_host: Callable[[str, str], str]
 ) -> None:
-    told = told_of_host(verb, host)
-    assert host in told
-    assert "ncp keys create" in told
+    reported = refusal_of_host(verb, host)
+    assert host in reported
+    assert "ncp keys create" in reported
 
 
 @pytest.mark.parametrize("host", ["nonsense", "300.1.1.1", "a b", "127.0.0.1:8000"])
 @pytest.mark.parametrize("verb", ["serve", "api"])
 def test_a_host_that_is_not_an_address_is_refused(
-    verb: str, host: str, told_of_host: Callable[[str, str], str]
+    verb: str, host: str, refusal_of_host: Callable[[str, str], str]
 ) -> None:
-    told = told_of_host(verb, host)
-    assert f"{host!r} is not an address of this machine" in told
-    assert "NCP_HOST" in told
+    reported = refusal_of_host(verb, host)
+    assert f"{host!r} is not an address of this machine" in reported
+    assert "NCP_HOST" in reported
 
 
 @pytest.mark.parametrize("verb", ["api", "worker"])
@@ -83,19 +83,19 @@ def test_an_address_that_is_not_of_a_redis_is_refused_and_not_repeated(
 def test_every_option_names_its_variable(capsys: pytest.CaptureFixture[str]) -> None:
     for verb in ("serve", "api", "worker", "status", "gc"):
         assert main([verb, "--help"]) == 0
-        told = capsys.readouterr().out
-        options = set(re.findall(r"^  --([a-z-]+)", told, re.MULTILINE)) - {"dry-run"}
+        reported = capsys.readouterr().out
+        options = set(re.findall(r"^  --([a-z-]+)", reported, re.MULTILINE)) - {"dry-run"}
         assert "data" in options
         for option in options:
-            assert f"NCP_{option.upper().replace('-', '_')}" in told
+            assert f"NCP_{option.upper().replace('-', '_')}" in reported
 
 
 @pytest.mark.parametrize("verb", ["create", "limit"])
 def test_every_limit_is_an_option_of_a_key(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["keys", verb, "--help"]) == 0
-    told = capsys.readouterr().out
+    reported = capsys.readouterr().out
     for name in Limits.model_fields:
-        assert f"--{name.replace('_', '-')} N " in told
+        assert f"--{name.replace('_', '-')} N " in reported
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_a_mistyped_command_is_one_line_that_names_its_help(
     arguments: list[str], reason: str, helper: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"ncp: {reason}")
-    assert told.endswith(f"(see {helper} --help)\n")
-    assert told.count("\n") == 1
+    reported = capsys.readouterr().err
+    assert reported.startswith(f"ncp: {reason}")
+    assert reported.endswith(f"(see {helper} --help)\n")
+    assert reported.count("\n") == 1
 
 
 def loaded_by(statement: str) -> set[str]:

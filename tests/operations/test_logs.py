@@ -1,4 +1,4 @@
-"""What the server writes about itself: who, which request, which job."""
+"""Log lines name the owner, the request and the job they are about."""
 
 import json
 import logging
@@ -37,18 +37,18 @@ def test_one_request_can_be_followed_through_every_process(running: Server) -> N
         job = caller.post("/v1/jobs", json=body, headers=traced).json()
         finished(caller, job["id"])
 
-    def told() -> list[dict[str, Any]] | None:
+    def reported() -> list[dict[str, Any]] | None:
         found = [line for line in lines(running.log) if line.get("request_id") == "from-the-lab"]
         return found if any(line["message"].endswith(": ended") for line in found) else None
 
-    found = wait_for(told, 10, "the job's last line")
+    found = wait_for(reported, 10, "the job's last line")
     assert {line["logger"] for line in found} >= {"ncp.http", "ncp.worker", "ncp.job"}
     assert len({line["process"] for line in found}) >= 3
     assert all(line["owner"] == "local" for line in found)
     assert all(line["job_id"] == job["id"] for line in found)
 
 
-def test_every_line_is_json_and_an_answer_tells_its_numbers(running: Server) -> None:
+def test_every_line_is_json_and_an_answer_has_its_numbers(running: Server) -> None:
     with http_client(running.address) as caller:
         refused(caller.get("/v1/jobs/nothing", headers={"X-Request-Id": "seen"}), 404)
     wait_for(lambda: any(line.get("request_id") == "seen" for line in lines(running.log)), 5, "the line")
@@ -63,7 +63,7 @@ def test_every_line_is_json_and_an_answer_tells_its_numbers(running: Server) -> 
     assert line["level"] == "info"
 
 
-def test_probes_are_told_only_to_those_who_want_everything(running: Server) -> None:
+def test_probes_are_logged_at_debug_level_only(running: Server) -> None:
     with http_client(running.address) as caller:
         for path in ("/healthz", "/readyz", "/metrics"):
             assert caller.get(path).status_code == 200
@@ -74,10 +74,10 @@ def test_probes_are_told_only_to_those_who_want_everything(running: Server) -> N
 
 def test_the_first_lines_are_about_the_server_not_about_probes(tmp_path: Path) -> None:
     with server(tmp_path, log_level="INFO", min_free_bytes=1) as running:
-        told = running.log.read_text()
-    assert "/healthz" not in told
-    assert "SecurityWarning" not in told
-    assert "superuser" not in told
+        reported = running.log.read_text()
+    assert "/healthz" not in reported
+    assert "SecurityWarning" not in reported
+    assert "superuser" not in reported
 
 
 def test_the_threads_of_a_job_say_whose_they_are(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_the_threads_of_a_job_say_whose_they_are(tmp_path: Path) -> None:
             wait_for(lambda: caller.get(f"/v1/jobs/{job['id']}").json()["progress"], what="the job to run")
             redis.kill()
             redis.wait()
-            told = wait_for(lambda: [line for line in lines(running.log) if "lease could not" in line["message"]])
-    assert {(line["job_id"], line["owner"]) for line in told} == {(job["id"], "local")}
+            reported = wait_for(lambda: [line for line in lines(running.log) if "lease could not" in line["message"]])
+    assert {(line["job_id"], line["owner"]) for line in reported} == {(job["id"], "local")}
 
 
 def test_a_message_cannot_begin_a_line_of_its_own() -> None:

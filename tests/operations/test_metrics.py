@@ -1,4 +1,4 @@
-"""/metrics tells Prometheus how the server is."""
+"""/metrics describes the state of the server to Prometheus."""
 
 import time
 from collections.abc import Iterator
@@ -105,7 +105,7 @@ def test_requests_are_counted_by_template_whatever_is_asked(caller: httpx.Client
     assert not [name for name in now if "/v1/jobs/a" in name or "ODD" in name]
 
 
-def test_event_clients_and_bytes_are_told(running: Api, caller: httpx.Client) -> None:
+def test_event_clients_and_bytes_are_counted(running: Api, caller: httpx.Client) -> None:
     tensor = upload(caller, planted(9, 8, 7))
     job = submit(caller, tensor["id"])
     with caller.stream("GET", f"/v1/jobs/{job['id']}/events") as stream:
@@ -134,7 +134,7 @@ def test_workers_count_through_redis(client_with_worker: httpx.Client) -> None:
     assert now["ncp_live_workers"] == 1
 
 
-def test_without_redis_the_rest_is_told(tmp_path: Path) -> None:
+def test_without_redis_the_other_metrics_remain(tmp_path: Path) -> None:
     with embedded_redis(tmp_path, min_free_bytes=1) as configuration:
         pass
     with running_api(configuration) as running, http_client(running.address) as caller:
@@ -203,10 +203,10 @@ def test_from_elsewhere_only_an_admin_reads_them(tmp_path: Path) -> None:
         running_api(made, keys=True) as running,
         new_holder(made, running.address, "ada", admin=True) as admin,
         new_holder(made, running.address, "bob") as other,
-        http_client(running.address) as nobody,
+        http_client(running.address) as anonymous,
     ):
         for headers in elsewhere:
             assert admin.get("/metrics", headers=headers).status_code == 200
             refused(other.get("/metrics", headers=headers), 403, "forbidden")
-            refused(nobody.get("/metrics", headers=headers), 401, "no-key")
-        assert nobody.get("/metrics").status_code == 200
+            refused(anonymous.get("/metrics", headers=headers), 401, "no-key")
+        assert anonymous.get("/metrics").status_code == 200

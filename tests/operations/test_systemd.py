@@ -49,9 +49,9 @@ def test_the_published_unit_is_sound_and_leaves_time_to_hand_jobs_back(unit: Pat
 
 
 def test_the_published_unit_exposes_little(unit: Path) -> None:
-    told = analyzed("security", "--offline=true", "--no-pager", unit).stdout
-    found = re.search(r"Overall exposure level for ncp.service: ([0-9.]+)", told)
-    assert found is not None, told
+    reported = analyzed("security", "--offline=true", "--no-pager", unit).stdout
+    found = re.search(r"Overall exposure level for ncp.service: ([0-9.]+)", reported)
+    assert found is not None, reported
     assert float(found[1]) < HIGHEST_EXPOSURE
 
 

@@ -27,7 +27,7 @@ def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def lab(lab_server: Server) -> Iterator[httpx.Client]:
-    """The same server without a browser."""
+    """Yield a client of the page's server, without a browser."""
     with http_client(lab_server.address) as made:
         yield made
 

@@ -19,7 +19,7 @@ from tests.support.stack import embedded_redis
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Configuration, Api]]:
     """A server that asks for keys; nothing runs on it."""
     with embedded_redis(tmp_path_factory.mktemp("closed"), min_free_bytes=1, keep_alive_seconds=0.5) as configuration:
-        ApiKeys(configuration.data).create("nobody", False, Limits())  # the first key closes it
+        ApiKeys(configuration.data).create("first", False, Limits())  # the first key closes it
         with running_api(configuration, keys=True) as api:
             yield configuration, api
 

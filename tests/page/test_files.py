@@ -32,7 +32,7 @@ def test_only_the_page_may_load_anything(client: httpx.Client) -> None:
         assert client.get(path).headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
 
 
-def test_a_browser_that_has_the_page_is_told_so(client: httpx.Client) -> None:
+def test_a_browser_that_has_the_page_gets_not_modified(client: httpx.Client) -> None:
     first = client.get("/")
     assert first.headers["cache-control"] == "no-cache"
     again = client.get("/", headers={"If-None-Match": first.headers["etag"]})

@@ -97,7 +97,7 @@ def test_factors_are_offered_in_every_format(visitor: Visitor, lab: httpx.Client
     assert {httpx.get(address, trust_env=False).status_code for address in others} == {200}
 
 
-def test_what_is_used_of_the_quota_is_told(visitor: Visitor, lab: httpx.Client) -> None:
+def test_the_used_part_of_the_quota_is_shown(visitor: Visitor, lab: httpx.Client) -> None:
     two_jobs(lab, "counted")
     page = visitor.go("/jobs")
     card = page.get_by_role("region", name="What you use")

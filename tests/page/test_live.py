@@ -81,7 +81,7 @@ def cancelled_without_a_gap(visitor: Visitor, lab: httpx.Client, job_id: str) ->
 
 
 def test_a_laptop_that_slept_goes_on_without_a_gap(browser: Browser, lab: httpx.Client, lab_server: Server) -> None:
-    """The page stands still, its connections die and nobody tells it, an hour passes on the wall."""
+    """Freeze the page, let its connections die silently, and advance the clock by an hour."""
     with cutting_proxy(lab_server.address) as proxy, visit(browser, proxy.address) as visitor:
         visitor.expected = (AWAY,)
         visitor.page.add_init_script(WALL_CLOCK)
@@ -92,7 +92,7 @@ def test_a_laptop_that_slept_goes_on_without_a_gap(browser: Browser, lab: httpx.
         session.send("Page.setWebLifecycleState", {"state": "frozen"})
         proxy.forget_connections()
         fell_asleep = reached(lab, job_id)
-        wait_for(lambda: reached(lab, job_id) > fell_asleep + 100, what="iterations that nobody sees")
+        wait_for(lambda: reached(lab, job_id) > fell_asleep + 100, what="iterations while the page sleeps")
         session.send("Page.setWebLifecycleState", {"state": "active"})
         visitor.page.evaluate(f"window.sleptFor += {AN_HOUR}")
         visitor.wait_for_iteration(reached(lab, job_id) + 20)
@@ -103,7 +103,7 @@ def test_a_laptop_that_slept_goes_on_without_a_gap(browser: Browser, lab: httpx.
 def test_who_stands_on_a_link_with_the_keyboard_still_does_when_the_run_ends(
     visitor: Visitor, lab: httpx.Client
 ) -> None:
-    job_id = begin(lab, "ends while somebody presses Tab", **ENDLESS)
+    job_id = begin(lab, "ends while Tab is pressed", **ENDLESS)
     page = visitor.go(f"/jobs/{job_id}")
     expect(page.locator(".state")).to_have_text("running")
     components = page.get_by_role("link", name="Components", exact=True)
@@ -116,7 +116,7 @@ def test_who_stands_on_a_link_with_the_keyboard_still_does_when_the_run_ends(
     expect(page.get_by_role("group", name="Component ").first).to_be_visible()
 
 
-def test_a_run_tells_its_state_and_is_cancelled(visitor: Visitor, lab: httpx.Client) -> None:
+def test_a_run_shows_its_state_and_is_cancelled(visitor: Visitor, lab: httpx.Client) -> None:
     job_id, waiting = (begin(lab, name, **ENDLESS) for name in ("endless", "behind it"))
     page = visitor.go(f"/jobs/{job_id}")
     visitor.wait_for_iteration(5)

@@ -61,8 +61,8 @@ def cell(rank: int, error: float, beta: float = 0.0, **known: Any) -> dict[str, 
     """A row of a comparison's table, of three repeats that agree."""
     spreads = {"objective": 1.0, "seconds": 1.0, "components": rank, "sparsity": 0.2, "factor_match": 0.99} | known
     row = {name: {"mean": value, "deviation": 0.0} for name, value in spreads.items() if name != "method"}
-    told = {"rank": rank, "method": known.get("method", "hals"), "beta": beta, "asked_sparsity": None, "runs": 3}
-    return told | row | {"relative_error": {"mean": error, "deviation": 0.0}, "failures": 0, "best": "0" * 16}
+    reported = {"rank": rank, "method": known.get("method", "hals"), "beta": beta, "asked_sparsity": None, "runs": 3}
+    return reported | row | {"relative_error": {"mean": error, "deviation": 0.0}, "failures": 0, "best": "0" * 16}
 
 
 def of_rank(rank: int, halves: float | None = None, core: float | None = None, held: Any = None) -> dict[str, Any]:
@@ -127,9 +127,9 @@ def test_a_comparison_is_put_into_words_that_its_table_bears(
     visitor: Visitor, rows: list[Any], ranks: list[Any], title: str, words: list[str]
 ) -> None:
     path = "components/comparison-advice.js"
-    told = run(visitor, path, "return module.comparisonAdvice(value);", {"mode": 1, "rows": rows, "ranks": ranks})
-    assert told["title"] == title
-    assert all(one in " ".join(told["sentences"]) for one in words), told["sentences"]
+    reported = run(visitor, path, "return module.comparisonAdvice(value);", {"mode": 1, "rows": rows, "ranks": ranks})
+    assert reported["title"] == title
+    assert all(one in " ".join(reported["sentences"]) for one in words), reported["sentences"]
 
 
 def test_a_comparison_without_an_ended_run_says_nothing(visitor: Visitor) -> None:

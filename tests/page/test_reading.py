@@ -99,7 +99,7 @@ def test_everything_is_done_by_keyboard_alone(visitor: Visitor, lab: httpx.Clien
     press = page.keyboard.press
 
     def tab_to(role: str, name: str) -> None:
-        # Of the screen, not of the head of the page: that "New run" takes the newest tensor, whoever uploaded it.
+        # In the screen, not the header, whose "New run" takes the newest tensor.
         wanted = page.locator("main").get_by_role(role, name=name).first  # type: ignore[arg-type]
         wanted.wait_for()
         for _ in range(150):

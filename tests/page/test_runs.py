@@ -48,8 +48,8 @@ def test_a_run_is_submitted_watched_and_ends_in_components(visitor: Visitor, lab
     expect(rows).to_have_count(3)
     factors = read_factors(lab.get(f"/v1/jobs/{job['id']}/factors", params={"order": "share"}).content)
     peaks = page.get_by_role("img", name="emission (nm): largest at")
-    told = [peaks.nth(place).get_attribute("aria-label") or "" for place in range(3)]
-    assert [text.split("largest at ")[1] for text in told] == [
+    reported = [peaks.nth(place).get_attribute("aria-label") or "" for place in range(3)]
+    assert [text.split("largest at ")[1] for text in reported] == [
         f"{300 + 4 * int(np.argmax(column))} nm" for column in factors[1].T
     ], "the largest first, labelled with the axes"
     first = rows.first.get_by_role("button")
@@ -69,8 +69,8 @@ def test_a_point_of_the_diagnostics_opens_data_model_and_residual(visitor: Visit
     visitor.go(f"/jobs/{job['id']}/components")
     page = visitor.page
     residuals = "[aria-label^='Squared residual']"
-    told = lab.get(f"/v1/jobs/{job['id']}/diagnostics").json()["modes"][0]
-    assert visitor.drawn(residuals)[0]["y"] == told["residual"]
+    reported = lab.get(f"/v1/jobs/{job['id']}/diagnostics").json()["modes"][0]
+    assert visitor.drawn(residuals)[0]["y"] == reported["residual"]
     # The third bar of eight, in the middle of its foot.
     page.locator(residuals).scroll_into_view_if_needed()
     box = page.locator(f"{residuals} .bars .point").nth(2).bounding_box()
@@ -85,7 +85,8 @@ def test_a_point_of_the_diagnostics_opens_data_model_and_residual(visitor: Visit
         assert visitor.drawn(f"[data-picture={picture}]")[0]["z"] == seen[name]["values"]
     page.get_by_role("radio", name="leverage").check(force=True)
     page.wait_for_function(
-        "([chart, first]) => document.querySelector(chart).data[0].y[0] === first", arg=[residuals, told["leverage"][0]]
+        "([chart, first]) => document.querySelector(chart).data[0].y[0] === first",
+        arg=[residuals, reported["leverage"][0]],
     )
 
 
@@ -107,7 +108,7 @@ def test_the_form_has_every_field_of_the_schema_with_its_advice(visitor: Visitor
     expect(accelerate.locator("option").first).to_have_text("default: none")
 
 
-def test_what_would_be_refused_is_told_at_its_field_before_it_is_sent(visitor: Visitor, lab: httpx.Client) -> None:
+def test_a_refusal_is_shown_at_its_field_before_the_form_is_sent(visitor: Visitor, lab: httpx.Client) -> None:
     record = upload(lab, planted(6, 5, 4, seed=42))
     page = visitor.go(f"/new?tensor={record['id']}")
     page.get_by_label("Rank").fill("100000000")
