@@ -1,4 +1,4 @@
-"""Dependencies of routes, as annotated types: the caller, and what the application makes once."""
+"""Dependencies of routes, as annotated types: the caller, and objects of the application."""
 
 from typing import Annotated, Any
 
@@ -19,28 +19,31 @@ from sparse_ncp.worker.records.records import Records as _Records
 from sparse_ncp.worker.store.store import Store as _Store
 
 
-async def _caller(request: Request) -> _Caller:
-    """The caller, set by the authentication middleware; a route outside its prefix has none, and fails. Log lines name
-    the job from here on."""
+async def current_caller(request: Request) -> _Caller:
+    """Return the caller, set by the authentication middleware for routes below its prefix.
+
+    From here on, log lines name the job of the request.
+    """
     found: _Caller = request.state.caller
     log_context().job_id = request.path_params.get("job_id")
     return found
 
 
-async def _owner(request: Request) -> str:
-    return (await _caller(request)).owner
+async def current_owner(request: Request) -> str:
+    """Return the owner of what the caller makes."""
+    return (await current_caller(request)).owner
 
 
-async def _admin(request: Request) -> _Caller:
-    """The caller, if an admin. For everybody else there is no such route."""
-    caller = await _caller(request)
+async def current_admin(request: Request) -> _Caller:
+    """Return the caller if they are an admin; for all others the route does not exist."""
+    caller = await current_caller(request)
     if not caller.admin:
         raise HTTPException(404)
     return caller
 
 
 async def only_json(request: Request) -> None:
-    """Refuse a body that is not said to be JSON."""
+    """Refuse a body without the media type of JSON."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
         raise UnsupportedMedia("The body must be JSON.", "send it with Content-Type: application/json")
@@ -72,9 +75,9 @@ def _from_state(name: str) -> Any:
     return Depends(get)
 
 
-Owner = Annotated[str, Depends(_owner)]
-Caller = Annotated[_Caller, Depends(_caller)]
-Admin = Annotated[_Caller, Depends(_admin)]
+Owner = Annotated[str, Depends(current_owner)]
+Caller = Annotated[_Caller, Depends(current_caller)]
+Admin = Annotated[_Caller, Depends(current_admin)]
 Records = Annotated[_Records, _from_state("records")]
 Store = Annotated[_Store, _from_state("store")]
 Tensors = Annotated[TensorOperations, _from_state("tensors")]

@@ -92,7 +92,7 @@ def create_app(configuration: Configuration, identify: Identify | None = None) -
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # a redirect repeats whatever Host it was sent, and knows no sub-path or TLS in front
-        lifespan=_lifespan,
+        lifespan=lifespan,
         generate_unique_id_function=lambda route: route.name,
         dependencies=[Depends(only_known_query)],
     )
@@ -118,8 +118,8 @@ def create_app(configuration: Configuration, identify: Identify | None = None) -
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Open what all requests share, and read events for as long as the server runs."""
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Open what all requests share, and read events while the server runs."""
     asyncio.get_running_loop().set_default_executor(
         ThreadPoolExecutor(app.state.configuration.request_threads, "requests")
     )

@@ -85,17 +85,14 @@ class ServerCollector:
         )
         yield _gauge("ncp_free_disk_bytes", "Free disk below the data folder", self._store.free_bytes())
         yield self._size.metric()
-        queue = self._queue()
+        try:
+            queue = self._stats.queue()
+        except Unavailable as error:
+            log.warning("metrics without Redis: %s", error)
+            queue = None
         yield _gauge("ncp_redis_up", "Whether Redis answers", float(queue is not None))
         if queue is not None:
             yield from _queue_metrics(queue)
-
-    def _queue(self) -> QueueStats | None:
-        try:
-            return self._stats.queue()
-        except Unavailable as error:
-            log.warning("metrics without Redis: %s", error)
-            return None
 
 
 def _queue_metrics(queue: QueueStats) -> Iterator[Metric]:
@@ -127,7 +124,15 @@ class StoreSize:
     def by_kind(self) -> Mapping[str, int]:
         """Return the bytes of tensors, jobs and uploads; empty before the first measurement."""
         if time.monotonic() >= self._due and self._measuring.acquire(blocking=False):
-            threading.Thread(target=self._measure, name="store-size", daemon=True).start()
+
+            def measure() -> None:
+                try:
+                    self._sizes = self._store.stored_bytes()
+                    self._due = time.monotonic() + STORE_SECONDS
+                finally:
+                    self._measuring.release()
+
+            threading.Thread(target=measure, name="store-size", daemon=True).start()
         return self._sizes
 
     def metric(self) -> GaugeMetricFamily:
@@ -135,10 +140,3 @@ class StoreSize:
         for kind, size in self.by_kind().items():
             family.add_metric([kind], size)
         return family
-
-    def _measure(self) -> None:
-        try:
-            self._sizes = self._store.stored_bytes()
-            self._due = time.monotonic() + STORE_SECONDS
-        finally:
-            self._measuring.release()

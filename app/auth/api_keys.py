@@ -105,7 +105,7 @@ class ApiKeys:
             if any(key.name == name for key in self.all()):
                 raise InvalidInput("name", f"{name} has a key already", "revoke it first, or choose another name")
             secret = PREFIX + secrets.token_urlsafe(32)
-            path = self._path(secret)
+            path = self._file(digest_of(secret))
             _write(path, Key(name=name, admin=admin, created_at=datetime.now(UTC), limits=limits))
             os.utime(path, NEVER)
         return secret
@@ -145,9 +145,6 @@ class ApiKeys:
         for path in self._folder.glob("*.json"):
             with suppress(FileNotFoundError, *UNREADABLE):  # revoked just now, or damaged
                 yield path, _read(path)[0]
-
-    def _path(self, secret: str) -> Path:
-        return self._file(digest_of(secret))
 
     def _file(self, digest: str) -> Path:
         return self._folder / f"{digest}.json"

@@ -64,7 +64,9 @@ class Authenticator:
 
     def is_open(self, request: Request) -> bool:
         """Return whether the server is open. Raises UntrustedHost if the caller may be a page of another site."""
-        if not self._is_unauthenticated_server(request):
+        # The connection's own address is checked too: the server may listen on another one than is configured.
+        address = (request.scope.get("server") or ("",))[0]
+        if not self._on_loopback or not is_loopback(address) or self._keys.ever_made:
             return False
         if not is_known(request.headers.get("host", ""), self._hosts):
             raise UntrustedHost
@@ -88,12 +90,6 @@ class Authenticator:
     def sign_out(self, request: Request) -> None:
         """End the session of a browser, if there is one."""
         self._sessions.end(request.cookies.get(COOKIE, ""))
-
-    def _is_unauthenticated_server(self, request: Request) -> bool:
-        """Whether there has never been a key here. The connection is checked too: the server may have been started with
-        another address than the configured one."""
-        address = (request.scope.get("server") or ("",))[0]
-        return self._on_loopback and is_loopback(address) and not self._keys.ever_made
 
     def _caller(self, key: Key | None) -> Caller:
         if key is None:

@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -44,7 +43,15 @@ class Sessions:
         token, now = PREFIX + secrets.token_urlsafe(32), datetime.now(UTC)
         session = Session(key_digest=key_digest, created_at=now, expires_at=now + self._lasts)
         with locked(private_folder(self._folder)):
-            self._make_room(key_digest)
+            own = []
+            for path in self._folder.glob("*.json"):  # make room: expired sessions and the oldest of this key go
+                old = _read(path)
+                if old is None or old.is_over:
+                    path.unlink(missing_ok=True)
+                elif old.key_digest == key_digest:
+                    own.append((old.created_at, path))
+            for _, path in sorted(own)[: -MOST_SESSIONS + 1]:
+                path.unlink(missing_ok=True)
             atomic_write(self._path(token), session.model_dump_json().encode())
         return token
 
@@ -55,21 +62,6 @@ class Sessions:
 
     def end(self, token: str) -> None:
         self._path(token).unlink(missing_ok=True)
-
-    def _make_room(self, key_digest: str) -> None:
-        """Remove expired sessions, and the oldest of this key if there are too many."""
-        own = []
-        for path, session in self._all():
-            if session is None or session.is_over:
-                path.unlink(missing_ok=True)
-            elif session.key_digest == key_digest:
-                own.append((session.created_at, path))
-        for _, path in sorted(own)[: -MOST_SESSIONS + 1]:
-            path.unlink(missing_ok=True)
-
-    def _all(self) -> Iterator[tuple[Path, Session | None]]:
-        for path in self._folder.glob("*.json"):
-            yield path, _read(path)
 
     def _path(self, token: str) -> Path:
         """Return the session's file, named by digest: a cookie may contain anything, and timing reveals nothing."""

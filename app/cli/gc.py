@@ -24,7 +24,15 @@ def collect_garbage(configuration: Configuration, dry_run: bool) -> None:
     if not configuration.data.is_dir():
         raise StartupError(f"there is no data folder {configuration.data}; name it with --data")
     with open_redis(configuration) as reachable:
-        _collect(reachable, dry_run)
+        verb = "would remove" if dry_run else "removed"
+        counts: Counter[str] = Counter()
+        nbytes = 0
+        for removed in Cleanup(Records.of(reachable), open_store(reachable), reachable, dry_run).run():
+            print(f"{verb} {removed}")
+            counts[removed.kind] += 1
+            nbytes += removed.nbytes
+    total = ", ".join(f"{counts[kind]} {kind if counts[kind] == 1 else many}" for kind, many in KINDS.items())
+    print(f"{verb} {total}: {nbytes:,} bytes")
 
 
 @contextmanager
@@ -42,19 +50,16 @@ def open_redis(configuration: Configuration) -> Iterator[Configuration]:
         try:
             held.enter_context(lock_data_folder(configuration.data, patience_seconds=0))
         except StartupError:
-            yield _with_redis_of_server(configuration)
+            try:
+                reachable = with_running_redis(configuration)
+            except NoServer as error:
+                raise StartupError(
+                    f"the server on {configuration.data} is starting, or uses another Redis; set NCP_REDIS_URL"
+                ) from error
+            yield reachable
             return
         url = held.enter_context(_started_redis(configuration, folder))
         yield configuration.model_copy(update={"redis_url": url})
-
-
-def _with_redis_of_server(configuration: Configuration) -> Configuration:
-    try:
-        return with_running_redis(configuration)
-    except NoServer as error:
-        raise StartupError(
-            f"the server on {configuration.data} is starting, or uses another Redis; set NCP_REDIS_URL"
-        ) from error
 
 
 @contextmanager
@@ -66,15 +71,3 @@ def _started_redis(configuration: Configuration, folder: Path) -> Iterator[str]:
     finally:
         stop(process, STOP_SECONDS)
         discard_socket(socket, configuration.data)
-
-
-def _collect(configuration: Configuration, dry_run: bool) -> None:
-    verb = "would remove" if dry_run else "removed"
-    counts: Counter[str] = Counter()
-    nbytes = 0
-    for removed in Cleanup(Records.of(configuration), open_store(configuration), configuration, dry_run).run():
-        print(f"{verb} {removed}")
-        counts[removed.kind] += 1
-        nbytes += removed.nbytes
-    total = ", ".join(f"{counts[kind]} {kind if counts[kind] == 1 else many}" for kind, many in KINDS.items())
-    print(f"{verb} {total}: {nbytes:,} bytes")

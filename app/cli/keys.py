@@ -2,15 +2,14 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sparse_ncp.app.auth.api_keys import ApiKeys, Key
+from sparse_ncp.app.auth.api_keys import ApiKeys
 from sparse_ncp.app.cli.options import Data, configured, validated
 from sparse_ncp.app.server.errors import StartupError
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
@@ -67,7 +66,16 @@ def create(
 def list_keys(data: Data = None) -> None:
     """List keys, with their last use and their own limits."""
     with _keys_in(data) as keys:
-        print("\n".join(_table(keys.all())))
+        rows = [("NAME", "ADMIN", "CREATED", "LAST USED", "LIMITS")]
+        for key in keys.all():
+            limits = " ".join(
+                f"{name}={'none' if value is None else value}" for name, value in key.limits.given.items()
+            )
+            made, used = _minute(key.created_at), _minute(key.last_used_at)
+            rows.append((key.name, "yes" if key.admin else "", made, used, limits))
+        widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
+        for row in rows:
+            print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
         for damage in keys.damaged():
             print(f"ncp: {damage}", file=sys.stderr)
 
@@ -112,18 +120,13 @@ def revoke(name: Name, data: Data = None) -> None:
 def _keys_in(data: str | None) -> Iterator[ApiKeys]:
     root = configured(data=data).data
     try:
-        _act_as_owner_of(root)
+        if os.geteuid() == 0 and root.is_dir():  # with sudo: files of root could not be read by the server
+            found = root.stat()
+            os.setegid(found.st_gid)
+            os.seteuid(found.st_uid)
         yield ApiKeys(root)
     except OSError as error:
         raise StartupError(f"the data folder cannot be used: {error}; choose another with --data") from error
-
-
-def _act_as_owner_of(root: Path) -> None:
-    """With sudo the files would be root's, and the server could not read them."""
-    if os.geteuid() == 0 and root.is_dir():
-        found = root.stat()
-        os.setegid(found.st_gid)
-        os.seteuid(found.st_uid)
 
 
 def _changed(limits: Limits, **options: str | None) -> Limits:
@@ -135,15 +138,6 @@ def _changed(limits: Limits, **options: str | None) -> Limits:
         elif value is not None:
             values[name] = None if value == "none" else value
     return validated(Limits, values)
-
-
-def _table(keys: Sequence[Key]) -> list[str]:
-    rows = [("NAME", "ADMIN", "CREATED", "LAST USED", "LIMITS")]
-    for key in keys:
-        limits = " ".join(f"{name}={'none' if value is None else value}" for name, value in key.limits.given.items())
-        rows.append((key.name, "yes" if key.admin else "", _minute(key.created_at), _minute(key.last_used_at), limits))
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _minute(moment: datetime | None) -> str:

@@ -38,18 +38,14 @@ KeepTensorsDays = Annotated[str | None, _setting("keep_tensors_days")]
 
 
 def configured(**options: str | None) -> Configuration:
-    """The configuration: options win over NCP_ variables, and these over the defaults."""
+    """Return the configuration: options take precedence over NCP_ variables, and these over defaults."""
     return validated(Configuration, {name: value for name, value in options.items() if value is not None})
 
 
 def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
-    """The model with these values. What it refuses is named on one line."""
+    """Return the model with these values, or raise InvalidOption with one line on all that it refuses."""
     try:
         return model(**values)
     except ValidationError as error:
-        raise InvalidOption("; ".join(map(_in_words, error.errors()))) from error
-
-
-def _in_words(error: Mapping[str, Any]) -> str:
-    problem, remedy = in_words(error, manual="--help")
-    return f"{'.'.join(map(str, error['loc']))}: {problem} ({remedy})"
+        named = [(".".join(map(str, one["loc"])), *in_words(one, manual="--help")) for one in error.errors()]
+        raise InvalidOption("; ".join(f"{name}: {problem} ({remedy})" for name, problem, remedy in named)) from error

@@ -6,53 +6,43 @@ from sparse_ncp.app.server.data_folder import read_address_file
 from sparse_ncp.app.server.discovery import api_version, no_server, with_running_redis
 from sparse_ncp.app.server.errors import NoServer
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.contract import Job
 from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.records.records import Records
-from sparse_ncp.worker.records.stats import StatsRecords
 from sparse_ncp.worker.store.local import LocalStore
-from sparse_ncp.worker.store.store import Store
 
 COLUMNS = "{:<20}  {:<12}  {:<9}  {:>9}  {:>10}  {:>14}  {:>10}"
 TITLES = ("job", "owner", "method", "iteration", "objective", "relative error", "runs for")
 
 
 def show_status(configuration: Configuration) -> None:
-    """Print everything on one screen. Raises NoServer where there is none."""
+    """Print the state of the server on one screen, or raise NoServer."""
     address = read_address_file(configuration.data) or f"http://{configuration.host}:{configuration.port}"
     reachable = with_running_redis(configuration)
     try:
         store = LocalStore(reachable.data, create=False)
-        lines = _lines(Records.of(reachable).stats, store, address)
+        stats = Records.of(reachable).stats
+        queue, running = stats.queue(), stats.running_jobs()
+        stored, free = store.stored_bytes(), store.free_bytes()
     except Unavailable as error:
         if configuration.redis_url is None:
             raise no_server(configuration) from error
         raise NoServer(f"{error}; start it, or correct --redis-url or NCP_REDIS_URL") from error
     except (FileNotFoundError, NotADirectoryError) as error:
         raise no_server(configuration) from error
-    print("\n".join(lines))
-
-
-def _lines(stats: StatsRecords, store: Store, address: str) -> list[str]:
-    queue, running, version = stats.queue(), stats.running_jobs(), api_version(address)
+    version = api_version(address)
     oldest = f", the oldest waits for {_span(queue.oldest_queued_seconds)}" if queue.queued else ""
-    stored, free = store.stored_bytes(), store.free_bytes()
-    return [
-        f"server   {f'sparse-ncp {version}' if version else 'no answer'} at {address}",
-        f"queue    {queue.queued}{oldest}",
-        f"workers  {queue.live_workers or 'none: start one with ncp worker'}",
-        f"disk     {_size(free)} free; tensors {_size(stored['tensors'])}, jobs {_size(stored['jobs'])}",
-        f"running  {len(running)}",
-        *([COLUMNS.format(*TITLES)] if running else []),
-        *map(_row, running),
-    ]
-
-
-def _row(job: Job) -> str:
-    began, done = job.started_at or job.created_at, job.progress
-    numbers = (done.iteration, f"{done.objective:.4g}", f"{done.relative_error:.6f}") if done else (0, "-", "-")
-    lasting = _span((datetime.now(UTC) - began).total_seconds())
-    return COLUMNS.format(job.id, job.owner[:12], job.settings.method, *numbers, lasting)
+    print(f"server   {f'sparse-ncp {version}' if version else 'no answer'} at {address}")
+    print(f"queue    {queue.queued}{oldest}")
+    print(f"workers  {queue.live_workers or 'none: start one with ncp worker'}")
+    print(f"disk     {_size(free)} free; tensors {_size(stored['tensors'])}, jobs {_size(stored['jobs'])}")
+    print(f"running  {len(running)}")
+    if running:
+        print(COLUMNS.format(*TITLES))
+    for job in running:
+        began, done = job.started_at or job.created_at, job.progress
+        numbers = (done.iteration, f"{done.objective:.4g}", f"{done.relative_error:.6f}") if done else (0, "-", "-")
+        lasting = _span((datetime.now(UTC) - began).total_seconds())
+        print(COLUMNS.format(job.id, job.owner[:12], job.settings.method, *numbers, lasting))
 
 
 def _span(seconds: float) -> str:

@@ -102,19 +102,19 @@ PLAIN_REMEDIES: Mapping[int, str] = {
 def install(app: FastAPI) -> None:
     """Answer every exception, in the table or not, with a problem."""
     for kind in PROBLEM_TYPES:
-        app.add_exception_handler(kind, _known)
-    app.add_exception_handler(OSError, _failed_to_read)
-    app.add_exception_handler(HTTPException, _plain)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(Exception, _unexpected)
+        app.add_exception_handler(kind, known_handler)
+    app.add_exception_handler(OSError, os_error_handler)
+    app.add_exception_handler(HTTPException, http_exception_handler)
+    app.add_exception_handler(RequestValidationError, validation_handler)
+    app.add_exception_handler(Exception, unexpected_handler)
 
 
-def _known(request: Request, error: Exception) -> JSONResponse:
+def known_handler(request: Request, error: Exception) -> JSONResponse:
     return to_response(error)
 
 
-def _failed_to_read(request: Request, error: Exception) -> JSONResponse:
-    """A disk that fails under a reader is away as well; every other error of the system is unexpected."""
+def os_error_handler(request: Request, error: Exception) -> JSONResponse:
+    """Answer a disk that fails while a file is read; every other OSError is unexpected."""
     assert isinstance(error, OSError)
     if not is_storage_failure(error):
         raise error
@@ -122,7 +122,7 @@ def _failed_to_read(request: Request, error: Exception) -> JSONResponse:
 
 
 def to_response(error: Exception) -> JSONResponse:
-    """The response to an exception of the table."""
+    """Return the response to an exception of the table."""
     kind = next(PROBLEM_TYPES[known] for known in type(error).__mro__ if known in PROBLEM_TYPES)
     if kind.status >= 500:
         log.warning("%s: %s", type(error).__name__, error)
@@ -139,14 +139,13 @@ def to_response(error: Exception) -> JSONResponse:
 
 
 def _detail_of(error: Exception) -> str:
-    """In words; of an error of the system, without its number and its file."""
-    return _sentence(
-        error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
-    )
+    """Return the message as a sentence; for an OSError, without its number and file name."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__
+    return f"{text[0].upper()}{text[1:].removesuffix('.')}."
 
 
 def field_problems_of(found: Sequence[Exception]) -> list[FieldProblem]:
-    """One entry for each problem with a field."""
+    """Return one entry for each problem with a field."""
     fields = []
     for error in found:
         if isinstance(error, InvalidInput):
@@ -165,7 +164,7 @@ def _remedy(fields: Sequence[FieldProblem]) -> str:
     return fields[0].remedy if len(fields) == 1 else CORRECT
 
 
-def _invalid(request: Request, error: Exception) -> JSONResponse:
+def validation_handler(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     fields = field_problems(error.errors(), error.body)
     if isinstance(error, InvalidRequest):
@@ -174,31 +173,22 @@ def _invalid(request: Request, error: Exception) -> JSONResponse:
     return problem(422, "invalid", _detail(fields), _remedy(fields), fields)
 
 
-def _plain(request: Request, error: Exception) -> JSONResponse:
+def http_exception_handler(request: Request, error: Exception) -> JSONResponse:
     """Answer what the framework refuses: unknown paths, wrong methods, bad ranges, unreadable bodies."""
     assert isinstance(error, HTTPException)
     word = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
     headers, remedy = error.headers, PLAIN_REMEDIES.get(error.status_code)
     if error.status_code == 405:
-        allowed = _allowed(request)
+        # The methods of every route on this path, where the framework names those of the first one only. A path that
+        # is written out, such as /v1/jobs/estimate, is not taken for the id of a job.
+        path = request.scope["path"]
+        matching = [route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE]
+        routes = [route for route in matching if route.path == path] or matching
+        allowed = ", ".join(sorted({method for route in routes for method in route.methods})) or "GET, HEAD"
         headers, remedy = {"Allow": allowed}, f"use {allowed}"
     return problem(error.status_code, word, error.detail, remedy, None, headers)
 
 
-def _allowed(request: Request) -> str:
-    """The methods of every route on this path; the framework names those of the first one only.
-
-    A path that is written out, such as /v1/jobs/estimate, is not taken for the id of a job.
-    """
-    matching = [route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE]
-    routes = [route for route in matching if route.path == request.scope["path"]] or matching
-    return ", ".join(sorted({method for route in routes for method in route.methods})) or "GET, HEAD"
-
-
-def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    """A response without details of the failure: the log has them, under the request id."""
+def unexpected_handler(request: Request, error: Exception) -> JSONResponse:
+    """Answer an unexpected exception without its details, which the log has under the request id."""
     return problem(500, "failure", "The server failed.", "send the operator this request_id; the log has the rest")
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:].removesuffix('.')}."

@@ -59,13 +59,11 @@ PROBLEMS: Mapping[str, str] = {
 def in_words(error: Mapping[str, Any], manual: str = "/docs") -> tuple[str, str]:
     """Return problem and remedy for one entry of `ValidationError.errors()`. Our own messages have both: "…; …"."""
     kind = error["type"]
-    context = {name: _plain(value) for name, value in error.get("ctx", {}).items()}
+    context = {
+        name: f"{value:g}" if isinstance(value, float) else value for name, value in error.get("ctx", {}).items()
+    }
     problem = PROBLEMS[kind].format(**context) if kind in PROBLEMS else error["msg"].removeprefix("Value error, ")
     remedy = REMEDIES.get(kind, f"see {manual} for what it takes").format(**context)
     if kind not in REMEDIES and "; " in problem:
         problem, remedy = problem.split("; ", 1)
     return problem, remedy
-
-
-def _plain(value: Any) -> Any:
-    return f"{value:g}" if isinstance(value, float) else value

@@ -1,6 +1,6 @@
 """Validation errors of pydantic as field problems: the field as the caller wrote it, what is wrong, what to do."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from itertools import groupby
 from typing import Any
@@ -40,22 +40,15 @@ def _path(location: Sequence[str | int], kind: str, body: Any) -> tuple[str | in
     source, *steps = location if location and location[0] in SOURCES else ("body", *location)
     if source != "body":
         return tuple(steps)
-    return tuple(_existing_steps(steps, kind, body))
-
-
-def _existing_steps(steps: Sequence[str | int], kind: str, value: Any) -> Iterator[str | int]:
+    value, path = body, []
     for depth, step in enumerate(steps, start=1):
-        if _holds(value, step):
+        is_entry = isinstance(value, list) and isinstance(step, int) and step < len(value)
+        if is_entry or (isinstance(value, Mapping) and step in value):
             value = value[step]
         elif kind != "missing" or depth < len(steps):
             continue
-        yield step
-
-
-def _holds(value: Any, step: str | int) -> bool:
-    if isinstance(value, Mapping):
-        return step in value
-    return isinstance(value, list) and isinstance(step, int) and step < len(value)
+        path.append(step)
+    return tuple(path)
 
 
 def _closest(group: list[tuple[tuple[str | int, ...], Any]]) -> list[tuple[tuple[str | int, ...], Any]]:

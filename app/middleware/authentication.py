@@ -32,8 +32,12 @@ class AuthenticationMiddleware:
                 MutableHeaders(scope=message).update(headers)
             await send(message)
 
+        def authenticate() -> tuple[Caller, Allowance | None]:  # blocks: a key is a file, a token a call to Redis
+            caller = self._identify(request)
+            return caller, take_token(caller, request.app.state.records)
+
         try:
-            caller, allowance = await asyncio.to_thread(self._authenticate, request)
+            caller, allowance = await asyncio.to_thread(authenticate)
             headers.update(rate_limit_headers(allowance))
             check_rate(allowance)
         except tuple(PROBLEM_TYPES) as error:
@@ -42,8 +46,3 @@ class AuthenticationMiddleware:
         request.state.caller = caller
         log_context().owner = caller.owner
         await self.app(scope, receive, send_with_headers)
-
-    def _authenticate(self, request: Request) -> tuple[Caller, Allowance | None]:
-        """Blocks: a key is a file, a token a call to Redis."""
-        caller = self._identify(request)
-        return caller, take_token(caller, request.app.state.records)

@@ -30,7 +30,8 @@ class RequestIdMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        request_id = _request_id(scope)
+        received = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
+        request_id = received if SAFE.fullmatch(received) else secrets.token_hex(8)
         bind_context(LogContext(request_id=request_id))
         started, status, waited = time.perf_counter(), 500, None
 
@@ -45,33 +46,19 @@ class RequestIdMiddleware:
             await self.app(scope, receive, send_with_id)
         finally:
             seconds = time.perf_counter() - started
-            _log(scope, status, seconds)
+            level = logging.DEBUG if scope["path"] in PROBES and status < 400 else logging.INFO
+            fields = {
+                "method": scope["method"],
+                "route": template(scope),
+                "path": quote(scope["path"], safe="/:@~!$&'()*+,;="),  # still encoded: it cannot start a new log line
+                "status": status,
+                "milliseconds": round(1000 * seconds, 1),
+            }
+            log.log(level, "%(method)s %(path)s %(status)d %(milliseconds).1f ms", fields, extra=fields)
             self._metrics.answered(scope["method"], template(scope), status, seconds if waited is None else waited)
 
 
-def _log(scope: Scope, status: int, seconds: float) -> None:
-    level = logging.DEBUG if scope["path"] in PROBES and status < 400 else logging.INFO
-    fields = {
-        "method": scope["method"],
-        "route": template(scope),
-        "path": _path(scope),
-        "status": status,
-        "milliseconds": round(1000 * seconds, 1),
-    }
-    log.log(level, "%(method)s %(path)s %(status)d %(milliseconds).1f ms", fields, extra=fields)
-
-
 def template(scope: Scope) -> str:
-    """The path as it is declared, such as `/v1/jobs/{job_id}`, so that metrics have few labels."""
+    """Return the path of the route, such as `/v1/jobs/{job_id}`, so that metrics have few labels."""
     route = scope.get("route")
     return "unmatched" if route is None else str(route.path)
-
-
-def _request_id(scope: Scope) -> str:
-    given = Headers(scope=scope).get(REQUEST_ID_HEADER, "")
-    return given if SAFE.fullmatch(given) else secrets.token_hex(8)
-
-
-def _path(scope: Scope) -> str:
-    """The path as it was sent, still encoded: it must not be able to begin a log line of its own."""
-    return quote(scope["path"], safe="/:@~!$&'()*+,;=")

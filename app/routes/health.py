@@ -64,7 +64,12 @@ async def healthz(request: Request) -> Alive:
 def readyz(records: Records, store: Store, config: Config) -> Response:
     """Whether a job submitted now would be stored and run; otherwise `errors` names each condition that fails."""
     seen = records.ping()
-    room = _writable_bytes(store)
+    room: int | None = None
+    try:
+        store.check_writable()
+        room = store.free_bytes()
+    except OSError as error:
+        log.warning("the store cannot be written: %s", error)
     ready = Ready(
         redis=seen.reachable,
         durable=seen.durable,
@@ -78,16 +83,6 @@ def readyz(records: Records, store: Store, config: Config) -> Response:
         detail = "; ".join(f"{check.field}: {check.problem}" for check in failed)
         return problem(503, "not-ready", detail, "correct the conditions named in errors", failed)
     return JSONResponse(ready.model_dump())
-
-
-def _writable_bytes(store: Store) -> int | None:
-    """Return the free bytes of the store, or None if it cannot be written."""
-    try:
-        store.check_writable()
-        return store.free_bytes()
-    except OSError as error:
-        log.warning("the store cannot be written: %s", error)
-        return None
 
 
 @router.get(

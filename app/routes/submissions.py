@@ -1,6 +1,7 @@
 """Concurrent submissions, made in batches: a batch shares one thread, one round trip and one flush to the disk."""
 
 import asyncio
+from collections.abc import Sequence
 
 from starlette.concurrency import run_in_threadpool
 
@@ -41,15 +42,15 @@ class Submissions:
         try:
             while self._waiting:
                 together, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
-                outcomes = await self._outcomes([submission for submission, _ in together])
+                outcomes: Sequence[Submitted | Exception]
+                try:
+                    outcomes = await asyncio.to_thread(
+                        self._jobs.submit_many, [submission for submission, _ in together]
+                    )
+                except Exception as error:  # Redis is unavailable: every caller in the batch gets this error
+                    outcomes = [error] * len(together)
                 for (_, answer), outcome in zip(together, outcomes, strict=True):
                     if not answer.cancelled():
                         answer.set_result(outcome)
         finally:
             self._writing = None
-
-    async def _outcomes(self, submissions: list[Submission]) -> list[Submitted | Exception]:
-        try:
-            return await asyncio.to_thread(self._jobs.submit_many, submissions)
-        except Exception as error:  # Redis is unavailable: every caller in the batch gets this error
-            return [error] * len(submissions)

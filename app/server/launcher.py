@@ -57,23 +57,17 @@ class SupervisedProcess:
         if self.is_alive:
             return
         if self._restart_at is None:
-            self._schedule_restart(now)
+            self._pause = FIRST_PAUSE_SECONDS if now - self._since > LIVED_SECONDS else self._pause * 2
+            self._pause = min(self._pause, LONGEST_PAUSE_SECONDS)
+            self._restart_at = now + self._pause
+            code = self._process.returncode
+            log.error("the %s ended by itself (code %s), it is started again in %.1f s", self.name, code, self._pause)
         elif now >= self._restart_at:
-            self._restart()
-
-    def _schedule_restart(self, now: float) -> None:
-        self._pause = FIRST_PAUSE_SECONDS if now - self._since > LIVED_SECONDS else self._pause * 2
-        self._pause = min(self._pause, LONGEST_PAUSE_SECONDS)
-        self._restart_at = now + self._pause
-        code = self._process.returncode
-        log.error("the %s ended by itself (code %s), it is started again in %.1f s", self.name, code, self._pause)
-
-    def _restart(self) -> None:
-        self._restart_at, self._since = None, time.monotonic()
-        try:
-            self._process = self._begin()
-        except (RedisStartError, OSError) as error:  # a disk that is full or away may come back
-            log.error("the %s cannot be started again: %s", self.name, error)
+            self._restart_at, self._since = None, now
+            try:
+                self._process = self._begin()
+            except (RedisStartError, OSError) as error:  # a disk that is full or unavailable may come back
+                log.error("the %s cannot be started again: %s", self.name, error)
 
     def stop(self) -> None:
         stop(self._process, self._stop_seconds)
@@ -101,17 +95,20 @@ class Launcher:
         self._listener = listener
         self._lock = lock  # inherited by all who write to the folder, so held until the last of them is gone
         self._processes: list[SupervisedProcess] = []
+        self._redis_folder = configuration.data / "redis"
         self._redis_socket: Path | None = None
         self._redis_is_ready = StartSignal()
         self._stop = threading.Event()
 
     def run(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
+            signal.signal(number, self.handle_signal)
         try:
             self._start()
             self._wait_until_ready()
-            self._watch()
+            while not self._stop.wait(POLL_SECONDS):
+                for process in self._processes:
+                    process.poll()
         finally:
             for process in reversed(self._processes):
                 process.stop()
@@ -123,14 +120,7 @@ class Launcher:
         if self._configuration.redis_url is None:
             self._redis_socket = socket_path(self._redis_folder)
             self._configuration = self._configuration.model_copy(update={"redis_url": url_of(self._redis_socket)})
-        self._start_worker_and_api()
-        if self._redis_socket is not None:
-            self._start_redis(self._redis_socket)
-        check_records(self._configuration)
-        self._redis_is_ready.set()
-
-    def _start_worker_and_api(self) -> None:
-        """Neither uses Redis or a file before `_redis_is_ready` is set."""
+        # Neither the worker nor the API uses Redis or a file before `_redis_is_ready` is set.
         environment = self._configuration.environment()
         fd, ready = self._listener.fileno(), self._redis_is_ready.reader
         # -P: a file of the same name in the current folder is not ours to run.
@@ -142,6 +132,10 @@ class Launcher:
             SupervisedProcess("worker", lambda: start(worker, environment, [self._lock, ready]), worker_seconds),
             SupervisedProcess("api", lambda: start(api, environment, [fd, ready]), API_STOP_SECONDS),
         ]
+        if self._redis_socket is not None:
+            self._start_redis(self._redis_socket)
+        check_records(self._configuration)
+        self._redis_is_ready.set()
 
     def _start_redis(self, address: Path) -> None:
         """Start Redis. As it is ours alone, no worker of an earlier run is alive: its jobs go back to the queue."""
@@ -181,12 +175,7 @@ class Launcher:
                 raise NotReady(f"the server is not ready after {READY_SECONDS:.0f} s, see its messages above")
             self._stop.wait(POLL_SECONDS)
 
-    def _watch(self) -> None:
-        while not self._stop.wait(POLL_SECONDS):
-            for process in self._processes:
-                process.poll()
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def handle_signal(self, _number: int, _frame: FrameType | None) -> None:
         """Stop; at the second signal, kill everything at once."""
         if self._stop.is_set():
             for process in self._processes:
@@ -206,12 +195,8 @@ class Launcher:
             return False
 
     @property
-    def _redis_folder(self) -> Path:
-        return self._configuration.data / "redis"
-
-    @property
     def _address(self) -> str:
-        """As seen from this machine: a server that listens everywhere is reached on the loopback address."""
+        """The address from this machine: the loopback address of a server that listens everywhere."""
         host, port = self._listener.getsockname()[:2]
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -71,20 +71,16 @@ def _folder() -> Folder:
 @lru_cache(maxsize=1)
 def _look(_moment: int) -> Folder:
     own = {str(path.relative_to(FOLDER)): path for path in sorted(FOLDER.rglob("*")) if path.suffix in MEDIA_TYPES}
-    paths = own | {name: _installed(*place) for name, place in VENDORED.items()}
+    paths = dict(own)
+    for name, (package, inside) in VENDORED.items():
+        found = find_spec(package)  # does not import it
+        if found is None or found.origin is None:
+            raise FileNotFoundError(f"the package {package} is not installed")
+        paths[name] = Path(found.origin).parent / inside
     digest = hashlib.sha256()
     for name, path in paths.items():
         digest.update(f"{name} {load(path).digest}\n".encode())
     return Folder(paths, digest.hexdigest()[:16])
-
-
-@lru_cache
-def _installed(package: str, name: str) -> Path:
-    """A file of a package, which is not imported for that."""
-    found = find_spec(package)
-    if found is None or found.origin is None:
-        raise FileNotFoundError(f"the package {package} is not installed")
-    return Path(found.origin).parent / name
 
 
 def version() -> str:

@@ -140,18 +140,15 @@ class Broadcaster:
     async def run(self) -> None:
         """Read until cancelled. While Redis is down clients stay connected, and reading resumes where it stopped."""
         while True:
-            await self._until_subscribed()
+            while not self._channels:
+                self._preparations = None  # out of date for the next subscriber
+                self._subscribed.clear()
+                await self._subscribed.wait()
             try:
                 await self._read()
             except (redis.exceptions.RedisError, Unavailable) as error:
                 log.warning("cannot read events: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
-
-    async def _until_subscribed(self) -> None:
-        while not self._channels:
-            self._preparations = None  # out of date for the next subscriber
-            self._subscribed.clear()
-            await self._subscribed.wait()
 
     async def _read(self) -> None:
         jobs = {self._events.stream_key(job_id): job_id for job_id in self._channels}
@@ -166,13 +163,20 @@ class Broadcaster:
         for key, entries in answer:
             if key == preparations:
                 self._preparations = entries[-1][0]
-                self._publish_preparations(entries)
+                for _, entry in entries:
+                    subscribed = self._channels.get(entry["id"])
+                    for subscription in subscribed.subscriptions if subscribed else ():
+                        subscription.put([encode_preparation(entry["payload"])])
                 continue
             if entries[-1][1]["kind"] == "end":  # carries the job, which is read from Redis: in a thread
                 events = await to_thread.run_sync(self._encode, jobs[key], entries)
             else:
                 events = self._encode(jobs[key], entries)
-            self._publish(jobs[key], entries[-1][0], events)
+            channel = self._channels.get(jobs[key])
+            if channel is not None:
+                channel.position = entries[-1][0]
+                for subscription in channel.subscriptions:
+                    subscription.put(events)  # without events they read the record
 
     def _encode(self, job_id: str, entries: Sequence[tuple[str, dict[str, str]]]) -> list[EncodedEvent]:
         """Encode entries; an empty list, if the job was stored or deleted, makes subscribers read the record."""
@@ -182,22 +186,6 @@ class Broadcaster:
             return [encode_event(self._events.event(job_id, entry_id, entry)) for entry_id, entry in entries]
         except NotFound:
             return []
-
-    def _publish(self, job_id: str, position: str, events: Sequence[EncodedEvent]) -> None:
-        """Pass events to the subscribers of a job; without events they read its record."""
-        channel = self._channels.get(job_id)
-        if channel is None:
-            return
-        channel.position = position
-        for subscription in channel.subscriptions:
-            subscription.put(events)
-
-    def _publish_preparations(self, entries: Sequence[tuple[str, dict[str, str]]]) -> None:
-        """Pass each preparation to the subscribers of its job."""
-        for _, entry in entries:
-            channel = self._channels.get(entry["id"])
-            for subscription in channel.subscriptions if channel else ():
-                subscription.put([encode_preparation(entry["payload"])])
 
 
 class EventStream:

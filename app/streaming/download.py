@@ -38,19 +38,15 @@ class StoredFile(FileResponse):
                 raise HTTPException(message["status"], "The Range header cannot be served.", headers)
             await send(message)
 
+        # A Range in another unit than bytes, or with another method than GET, is ignored.
+        usable = scope["method"] == "GET" and BYTE_RANGE.match(Headers(scope=scope).get("range", ""))
+        headers = [(name, value) for name, value in scope["headers"] if usable or name != b"range"]
         with self._file:
-            await super().__call__(_with_byte_range(scope), receive, refuse)
-
-
-def _with_byte_range(scope: Scope) -> Scope:
-    """The request without a Range that is to be ignored: one for another method than GET, or in another unit."""
-    usable = scope["method"] == "GET" and BYTE_RANGE.match(Headers(scope=scope).get("range", ""))
-    kept = [(name, value) for name, value in scope["headers"] if usable or name != b"range"]
-    return {**scope, "headers": kept}
+            await super().__call__({**scope, "headers": headers}, receive, refuse)
 
 
 def serve_file(request: Request, opened: OpenFile, filename: str, media_type: str = BYTES) -> Response:
-    """The file, a range of it, or 304 if the caller has the same bytes. It is closed once it is sent."""
+    """Serve a file, a range of it, or 304 if the caller has the same bytes. It is closed afterwards."""
     headers = {"ETag": f'"{opened.sha256}"', "Cache-Control": CACHE}
     if opened.iteration is not None:
         headers["Factors-Iteration"] = str(opened.iteration)
@@ -64,6 +60,6 @@ def serve_file(request: Request, opened: OpenFile, filename: str, media_type: st
 
 
 def matches(header: str | None, etag: str) -> bool:
-    """Whether If-Match or If-None-Match names the tag. A proxy may have marked it as weak (W/)."""
+    """Return whether If-Match or If-None-Match names the tag, which a proxy may have marked as weak (W/)."""
     tags = [tag.strip().removeprefix("W/") for tag in (header or "").split(",")]
     return etag in tags or "*" in tags

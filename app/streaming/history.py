@@ -1,4 +1,4 @@
-"""A history as JSON or CSV, encoded page by page while it is sent: a long one takes no more memory than a short one."""
+"""A history as JSON or CSV, encoded page by page while it is sent, so that memory does not grow with its length."""
 
 import csv
 import io
@@ -15,8 +15,8 @@ ROWS: TypeAdapter[Sequence[Progress]] = TypeAdapter(Sequence[Progress])
 
 
 def history_response(pages: Iterator[Sequence[Progress]], format: str, method: str) -> Response:
-    """The pages as one list or table. One page goes with its length; of more, HEAD gives no length."""
-    encode = _csv if format == "csv" else _json
+    """Return the pages as one list or table; the length is known, and sent, only if there is one page."""
+    encode = encode_csv if format == "csv" else encode_json
     first = list(islice(pages, 2))
     if len(first) < 2:
         return Response(b"".join(encode(iter(first))), media_type=MEDIA_TYPES[format])
@@ -24,7 +24,8 @@ def history_response(pages: Iterator[Sequence[Progress]], format: str, method: s
     return StreamingResponse(content, media_type=MEDIA_TYPES[format])
 
 
-def _json(pages: Iterator[Sequence[Progress]]) -> Iterator[bytes]:
+def encode_json(pages: Iterator[Sequence[Progress]]) -> Iterator[bytes]:
+    """Yield the pages as one JSON list."""
     separator = b"["
     for page in pages:
         yield separator + ROWS.dump_json(page)[1:-1]
@@ -32,8 +33,8 @@ def _json(pages: Iterator[Sequence[Progress]]) -> Iterator[bytes]:
     yield b"[]" if separator == b"[" else b"]"
 
 
-def _csv(pages: Iterator[Sequence[Progress]]) -> Iterator[bytes]:
-    """Numbers in full: reading them back gives the same bits."""
+def encode_csv(pages: Iterator[Sequence[Progress]]) -> Iterator[bytes]:
+    """Yield the pages as one table, with all digits: reading them back gives the same bits."""
     yield (",".join(Progress.model_fields) + "\n").encode()
     for page in pages:
         text = io.StringIO()

@@ -47,7 +47,15 @@ class FormFile:
     def _parse(self, content: bytes) -> list[bytes]:
         """Return the part of the file in the next bytes of the form."""
         for start in range(0, len(content), CHUNK):
-            self._feed(content[start : start + CHUNK])
+            chunk = content[start : start + CHUNK]
+            try:
+                self._parser.write(chunk)
+            except FormParserError as error:
+                raise BadTensor("body", f"is not a multipart form: {error}", "send the raw bytes instead") from error
+            self._around += len(chunk)
+            if self._around > MAX_AROUND:
+                problem = f"has more than {MAX_AROUND} bytes beside the field {FIELD!r}"
+                raise BadTensor("body", problem, "send the .npy file as the only field")
         ready, self._chunks = self._chunks, []
         return ready
 
@@ -56,13 +64,13 @@ class FormFile:
         if b"boundary" not in options:
             raise BadTensor("Content-Type", "names no boundary", "let the HTTP library write this header")
         callbacks = {
-            "on_part_begin": self._on_part_begin,
-            "on_header_field": self._on_header_field,
-            "on_header_value": self._on_header_value,
-            "on_header_end": self._on_header_end,
-            "on_part_data": self._on_part_data,
-            "on_part_end": self._on_part_end,
-            "on_end": self._on_end,
+            "on_part_begin": self.on_part_begin,
+            "on_header_field": self.on_header_field,
+            "on_header_value": self.on_header_value,
+            "on_header_end": self.on_header_end,
+            "on_part_data": self.on_part_data,
+            "on_part_end": self.on_part_end,
+            "on_end": self.on_end,
         }
         try:
             return MultipartParser(options[b"boundary"], callbacks)  # type: ignore[arg-type]
@@ -70,49 +78,37 @@ class FormFile:
             remedy = "let the HTTP library write this header"
             raise BadTensor("Content-Type", f"names a boundary that cannot be used: {error}", remedy) from error
 
-    def _feed(self, chunk: bytes) -> None:
-        try:
-            self._parser.write(chunk)
-        except FormParserError as error:
-            raise BadTensor("body", f"is not a multipart form: {error}", "send the raw bytes instead") from error
-        self._around += len(chunk)
-        if self._around > MAX_AROUND:
-            problem = f"has more than {MAX_AROUND} bytes beside the field {FIELD!r}"
-            raise BadTensor("body", problem, "send the .npy file as the only field")
+    # Called by the parser
 
-    def _on_part_begin(self) -> None:
+    def on_part_begin(self) -> None:
         self._parts += 1
         if self._parts > MAX_PARTS:
             raise BadTensor("body", f"has more than {MAX_PARTS} parts", "send the .npy file as the only field")
 
-    def _on_header_field(self, chunk: bytes, start: int, end: int) -> None:
+    def on_header_field(self, chunk: bytes, start: int, end: int) -> None:
         self._header += chunk[start:end]
 
-    def _on_header_value(self, chunk: bytes, start: int, end: int) -> None:
+    def on_header_value(self, chunk: bytes, start: int, end: int) -> None:
         self._value += chunk[start:end]
 
-    def _on_header_end(self) -> None:
+    def on_header_end(self) -> None:
         if self._header.lower() == b"content-disposition":
             _, options = parse_options_header(self._value)
             self._inside = options.get(b"name") == FIELD.encode()
-            self._enter(options.get(b"filename", b""))
+            if self._inside:
+                if self._found:
+                    raise BadTensor(FIELD, "is in the form twice", "send one tensor per request")
+                self._found = True
+                self.filename = options.get(b"filename", b"").decode(errors="replace") or None
         self._header = self._value = b""
 
-    def _enter(self, filename: bytes) -> None:
-        if not self._inside:
-            return
-        if self._found:
-            raise BadTensor(FIELD, "is in the form twice", "send one tensor per request")
-        self._found = True
-        self.filename = filename.decode(errors="replace") or None
-
-    def _on_part_data(self, chunk: bytes, start: int, end: int) -> None:
+    def on_part_data(self, chunk: bytes, start: int, end: int) -> None:
         if self._inside:
             self._chunks.append(chunk[start:end])
             self._around -= end - start
 
-    def _on_part_end(self) -> None:
+    def on_part_end(self) -> None:
         self._inside = False
 
-    def _on_end(self) -> None:
+    def on_end(self) -> None:
         self._ended = True

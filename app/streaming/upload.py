@@ -56,13 +56,14 @@ def expected_sha256(request: Request) -> str | None:
 
 def upload_body(stream: AsyncIterator[bytes] | FormFile | Body, limit: int | None) -> Body:
     """Return the stream as a body that is read into buffers, and that raises TooLarge beyond the limit."""
-    return stream if isinstance(stream, Body) else GatheredBody(_limited(stream, limit))
+    if isinstance(stream, Body):
+        return stream
 
+    async def limited() -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in stream:
+            size += len(piece)
+            check_length(size, limit)
+            yield piece
 
-async def _limited(stream: AsyncIterator[bytes] | FormFile, limit: int | None) -> AsyncIterator[bytes]:
-    """The pieces, as long as they are within the limit: their sum is not always known before."""
-    size = 0
-    async for piece in stream:
-        size += len(piece)
-        check_length(size, limit)
-        yield piece
+    return GatheredBody(limited())

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sparse_ncp.app.auth.api_keys import ApiKeys
+from sparse_ncp.app.auth.api_keys import ApiKeys, digest_of
 from sparse_ncp.app.auth.hosts import is_known, listed
 from sparse_ncp.app.cli.main import main
 from sparse_ncp.app.streaming import broadcast
@@ -341,7 +341,7 @@ def test_a_spoilt_key_file_is_named_and_the_other_keys_still_work(
 ) -> None:
     keys = ApiKeys(tmp_path)
     lost, kept = keys.create("lost"), keys.create("kept")
-    spoilt = keys._path(lost)
+    spoilt = keys._file(digest_of(lost))
     spoilt.write_bytes(content)
     assert keys.find(lost) is None
     assert spoilt.name in caplog.text
@@ -359,15 +359,15 @@ def test_a_folder_among_the_keys_leaves_the_keys_working(
 ) -> None:
     keys = ApiKeys(tmp_path)
     lost, kept = keys.create("lost"), keys.create("kept")
-    keys._path(lost).unlink()
-    keys._path(lost).mkdir()
+    keys._file(digest_of(lost)).unlink()
+    keys._file(digest_of(lost)).mkdir()
     assert keys.find(lost) is None
-    assert keys._path(lost).name in caplog.text
+    assert keys._file(digest_of(lost)).name in caplog.text
     assert keys.find(kept) is not None
     main(["keys", "list", "--data", str(tmp_path)])
     printed = capsys.readouterr()
     assert "kept" in printed.out
-    assert keys._path(lost).name in printed.err
+    assert keys._file(digest_of(lost)).name in printed.err
 
 
 def test_an_unknown_name_is_refused(tmp_path: Path) -> None:

@@ -149,14 +149,14 @@ def test_a_form_is_not_parsed_where_others_wait(
     limited: Configuration, running: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsing, waiting = threading.Event(), threading.Event()
-    feed = multipart.FormFile._feed
+    parse = multipart.FormFile._parse
 
-    def slow_feed(form: multipart.FormFile, chunk: bytes) -> None:
+    def slow_parse(form: multipart.FormFile, content: bytes) -> list[bytes]:
         parsing.set()
         assert waiting.wait(10), "no other caller was answered meanwhile"
-        feed(form, chunk)
+        return parse(form, content)
 
-    monkeypatch.setattr(multipart.FormFile, "_feed", slow_feed)
+    monkeypatch.setattr(multipart.FormFile, "_parse", slow_parse)
     with new_holder(limited, running.address, "slow-form") as former, ThreadPoolExecutor(1) as pool:
         sent = pool.submit(former.post, "/v1/tensors", files={"file": ("x.npy", npy(planted(4, 5, 6)))})
         assert parsing.wait(10)

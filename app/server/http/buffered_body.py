@@ -78,22 +78,18 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
         self._left -= nbytes
         self._filled += nbytes
         self._unfilled = self._unfilled[nbytes:]
-        if not self._left:
-            self._give_back()
+        if not self._left:  # return the connection to uvicorn, with a new parser: the old one still waits for the body
+            connection = self._connection
+            connection.parser = httptools.HttpRequestParser(connection)
+            connection.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
+            connection.transport.set_protocol(connection)
+            connection.on_message_complete()
         elif not self._cycle.response_complete and (
             not self._unfilled or self._connection.loop.time() > self._deadline
         ):
             self._unfilled = NO_BYTES
             self._connection.flow.pause_reading()
             self._cycle.message_event.set()
-
-    def _give_back(self) -> None:
-        """Return the connection to uvicorn, with a new parser: the old one still waits for the body."""
-        connection = self._connection
-        connection.parser = httptools.HttpRequestParser(connection)
-        connection.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own
-        connection.transport.set_protocol(connection)
-        connection.on_message_complete()
 
     def eof_received(self) -> None:
         self._connection.eof_received()

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from sparse_ncp.app.errors.problem import problem
@@ -92,9 +91,9 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
         length = dict(self.headers).get(b"content-length", b"").strip()
         if length.isdigit() and int(length) >= LARGE_BODY:
-            self.scope["extensions"] = {EXTENSION: {"body": BufferedBody(self, int(length), self._count_body)}}
+            self.scope["extensions"] = {EXTENSION: {"body": BufferedBody(self, int(length), self.count_body)}}
 
-    def _count_body(self, nbytes: int) -> None:
+    def count_body(self, nbytes: int) -> None:
         """Count bytes that did not pass through `data_received`."""
         self._moved += nbytes
         self._unset_keepalive_if_required()
@@ -147,14 +146,23 @@ class Connection(HttpToolsProtocol):
             self._timer = None
 
     def _check_speed(self) -> None:
-        """Keep waiting for a client that was fast enough, and close the connection of one that was not."""
+        """Keep waiting for a client that was fast enough; refuse one that was not with 408, or just disconnect it."""
         stalled = self._stalled()
         if stalled is None:
             self._start_timer()
-        elif self._is_answering():
-            self._abort(stalled)
-        else:
-            self._refuse_slow(stalled)
+            return
+        if stalled == "headers" and not self._framing_bytes and not self._is_answering():
+            self.transport.close()  # without a byte: browsers open some connections in reserve
+            return
+        log.info("closed the connection of a client that was too slow: %s", stalled)
+        self.too_slow(stalled)
+        if self._is_answering():
+            self.transport.abort()  # an orderly close would wait for the client
+            return
+        self._refuse(408, "too-slow", f"The {stalled} did not come in time.", "send it faster, or in smaller requests")
+        if self.cycle is not None:  # so that the route sees the disconnect
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
 
     def _is_answering(self) -> bool:
         """Return whether it is too late for a refusal: a response has begun, or the request was refused already."""
@@ -174,33 +182,10 @@ class Connection(HttpToolsProtocol):
         is_our_turn = self.flow.read_paused or self.cycle.waiting_for_100_continue
         return "body" if not is_our_turn and self._moved < MIN_BYTES else None
 
-    def _refuse_slow(self, at: str) -> None:
-        """Refuse with 408; a connection without a byte is just closed, because browsers open some in reserve."""
-        if at == "headers" and not self._framing_bytes:
-            self.transport.close()
-            return
-        self._count(at)
-        self._refuse(408, "too-slow", f"The {at} did not come in time.", "send it faster, or in smaller requests")
-        if self.cycle is not None:  # so that the route sees the disconnect
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-
-    def _abort(self, at: str) -> None:
-        """Close the connection at once: an orderly close would wait for the client."""
-        self._count(at)
-        self.transport.abort()
-
-    def _count(self, at: str) -> None:
-        log.info("closed the connection of a client that was too slow: %s", at)
-        self.too_slow(at)
-
     def _refuse(self, status: int, word: str, detail: str, remedy: str) -> None:
         self._stop_timer()
         if not self.transport.is_closing():
-            self.transport.write(_raw(problem(status, word, detail, remedy, headers={"Connection": "close"})))
+            response = problem(status, word, detail, remedy, headers={"Connection": "close"})
+            headers = [b"%s: %s\r\n" % (name, value) for name, value in response.raw_headers]
+            self.transport.write(b"".join([STATUS_LINE[status], *headers, b"\r\n", bytes(response.body)]))
             self.transport.close()
-
-
-def _raw(response: Response) -> bytes:
-    headers = [b"%s: %s\r\n" % (name, value) for name, value in response.raw_headers]
-    return b"".join([STATUS_LINE[response.status_code], *headers, b"\r\n", bytes(response.body)])

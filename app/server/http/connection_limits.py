@@ -115,18 +115,14 @@ class ConnectionLimits:
         candidates = (one for one in self._unauthenticated if address is None or one.address == address)
         evicted = next((one for one in candidates if one.is_idle()), None)
         self._count(bound)
-        self._log(bound, address)
+        self._closed += 1
+        now = time.monotonic()
+        if now - self._logged_at >= LOG_SECONDS:  # a client that opens thousands of connections must not fill the log
+            where = f"from {address}" if bound == "address" else f"in all, of {self._in_all}"
+            log.warning("%d connections closed or refused: too many without a key %s", self._closed, where)
+            self._logged_at, self._closed = now, 0
         if evicted is None:
             return False
         self.remove(evicted)
         evicted.close_idle()
         return True
-
-    def _log(self, bound: Bound, address: str | None) -> None:
-        """Log a summary from time to time: a client that opens thousands of connections must not fill the log."""
-        self._closed += 1
-        now = time.monotonic()
-        if now - self._logged_at >= LOG_SECONDS:
-            where = f"from {address}" if bound == "address" else f"in all, of {self._in_all}"
-            log.warning("%d connections closed or refused: too many without a key %s", self._closed, where)
-            self._logged_at, self._closed = now, 0
