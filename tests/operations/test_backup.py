@@ -16,7 +16,7 @@ GUIDE = (ROOT / "docs" / "how-to" / "running-a-server.md").read_text()
 
 def published(heading: str) -> str:
     found = re.search(rf"### {heading}\n.*?```sh\n(.*?)```", GUIDE, re.DOTALL)
-    assert found is not None, f"the guide shows no commands under {heading!r}"
+    assert found is not None, f"the guide has no commands under {heading!r}"
     return found[1]
 
 
@@ -37,14 +37,14 @@ def test_a_folder_copied_while_the_server_is_stopped_restores_everything(tmp_pat
     with server(first, min_free_bytes=0) as running, http_client(running.address) as client_with_worker:
         tensor = upload(client_with_worker, planted(6, 5, 4), "held")
         job = finished(client_with_worker, submit(client_with_worker, tensor["id"])["id"])
-        kept, told = factors(client_with_worker, job["id"]), list(events(client_with_worker, job["id"]))
+        kept, recorded = factors(client_with_worker, job["id"]), list(events(client_with_worker, job["id"]))
     run(published("With the server stopped"), first / "data", tmp_path / "backup")
     run(published("Restore"), second / "data", tmp_path / "backup")
     with server(second, min_free_bytes=0) as running, http_client(running.address) as client_with_worker:
         assert client_with_worker.get(f"/v1/tensors/{tensor['id']}").json() == tensor
         assert client_with_worker.get(f"/v1/jobs/{job['id']}").json() == job
         assert factors(client_with_worker, job["id"]) == kept
-        assert list(events(client_with_worker, job["id"])) == told
+        assert list(events(client_with_worker, job["id"])) == recorded
         assert finished(client_with_worker, submit(client_with_worker, tensor["id"])["id"])["state"] == "succeeded"
 
 
@@ -61,7 +61,7 @@ def test_a_folder_copied_while_jobs_run_restores_them_too(tmp_path: Path) -> Non
         next(sent for sent in stream if sent.kind == "progress" and sent.content["iteration"] > 200)
         run(published("While it runs"), first / "data", tmp_path / "backup")
         assert client_with_worker.get(f"/v1/jobs/{live}").json()["state"] == "running", (
-            "the copy was to be taken meanwhile"
+            "the copy must be taken while the job runs"
         )
         whole = np.frombuffer(factors(client_with_worker, done), np.uint8)
         finished(client_with_worker, live)

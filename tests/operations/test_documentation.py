@@ -1,4 +1,4 @@
-"""What is written down is true: every snippet runs, every table is the schema's, every path exists."""
+"""The documents are true: every snippet runs, every table agrees with the schema, every path exists."""
 
 import contextlib
 import hashlib
@@ -78,7 +78,7 @@ def rows(page: str, heading: str) -> list[list[str]]:
 
 
 def run_python(snippet: str) -> str:
-    """What it prints."""
+    """Run a snippet and return what it prints."""
     with contextlib.redirect_stdout(io.StringIO()) as output:
         exec(snippet, {})
     return output.getvalue()
@@ -101,7 +101,7 @@ def ncp(*arguments: str, cwd: Path) -> str:
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))
@@ -121,7 +121,7 @@ def test_no_page_has_a_snippet_that_no_test_runs() -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_path_exists(name: str) -> None:
-    """Also a file that is named without its folder."""
+    """Paths with a folder, and names of files without one."""
     page = re.sub(r"https?://\S+", "", PAGES[name])
     paths = {path.rstrip("./") for path in re.findall(rf"(?<![\w./-])(?:{PACKAGES})/[\w./-]+", page)}
     bare = set(re.findall(r"`([\w-]+\.(?:py|lua|toml|txt|yml))`", page))
@@ -179,16 +179,16 @@ def test_every_benchmark_command_names_a_module() -> None:
 
 
 @pytest.mark.parametrize("field", Configuration.model_fields)
-def test_the_guide_tells_every_setting_with_its_default(field: str) -> None:
+def test_the_guide_has_every_setting_with_its_default(field: str) -> None:
     row = re.search(rf"^\| `NCP_{field.upper()}` \| ([^|]*) \|", GUIDE, re.MULTILINE)
     assert row is not None, f"NCP_{field.upper()} is not in the guide's table"
     default = Configuration.model_fields[field].default
     assert row[1].strip() == (f"`{default}`" if default is not None else "–")
 
 
-def test_nothing_tells_of_a_setting_that_is_not_there() -> None:
-    told = {name.lower() for name in re.findall(r"NCP_([A-Z_]+[A-Z])", "".join(PAGES.values()))}
-    assert told <= Configuration.model_fields.keys() | CLIENT_VARIABLES
+def test_no_page_names_a_setting_that_does_not_exist() -> None:
+    named = {name.lower() for name in re.findall(r"NCP_([A-Z_]+[A-Z])", "".join(PAGES.values()))}
+    assert named <= Configuration.model_fields.keys() | CLIENT_VARIABLES
 
 
 @pytest.mark.parametrize(("schema", "prefix"), [(Settings, ""), (Stop, "stop.")])
@@ -202,10 +202,10 @@ def test_the_table_of_settings_is_the_schema(schema: type[Settings] | type[Stop]
 
 
 def test_the_table_of_methods_is_the_registry() -> None:
-    told = {name.strip("`"): cells for name, *cells in rows(METHOD_CHOICE, "method")}
-    assert told.keys() == METHODS.keys()
+    listed = {name.strip("`"): cells for name, *cells in rows(METHOD_CHOICE, "method")}
+    assert listed.keys() == METHODS.keys()
     for name, method in METHODS.items():
-        title, monotone, exact, _ = told[name]
+        title, monotone, exact, _ = listed[name]
         assert title == method.title
         assert monotone.startswith("yes" if method.monotone else "no")
         assert exact.startswith("yes" if method.exact else "no")
@@ -213,9 +213,9 @@ def test_the_table_of_methods_is_the_registry() -> None:
 
 def test_the_page_of_the_api_has_every_call_and_every_status() -> None:
     calls = " ".join(cells[0] for cells in rows(API, "call"))
-    told = {re.sub(r"{\w+}", "{}", path) for path in re.findall(r"/[\w/{}.]+", calls)}
+    listed = {re.sub(r"{\w+}", "{}", path) for path in re.findall(r"/[\w/{}.]+", calls)}
     documented = {re.sub(r"{\w+}", "{}", path) for path in create_app(Configuration()).openapi()["paths"]}
-    assert documented <= told
+    assert documented <= listed
     statuses = {int(status) for cells in rows(API, "status") for status in re.findall(r"\d+", cells[0])}
     assert {kind.status for kind in PROBLEM_TYPES.values()} <= statuses
 
@@ -258,14 +258,14 @@ def test_gaps_are_counted_and_new_samples_scored_in_one_step() -> None:
 
 def test_the_example_of_choosing_counts_the_components() -> None:
     choosing, comparing = snippets(PAGES["docs/how-to/studies.md"], "python")
-    told = run_python(choosing).splitlines()
-    assert told[-2] == "done 100%"
-    assert told[-1].startswith("3 components, very sure: 3 components stand out")
+    printed = run_python(choosing).splitlines()
+    assert printed[-2] == "done 100%"
+    assert printed[-1].startswith("3 components, very sure: 3 components stand out")
     assert len(run_python(comparing).splitlines()) == 24 + 8
 
 
 def test_the_page_on_real_data_finds_the_dyes_and_the_dirty_cuvette() -> None:
-    """Its snippets go on from each other, up to those for the server."""
+    """Each snippet continues the one before, up to those for the server."""
     assert run_python("".join(snippets(REAL_DATA, "python")[:-1])).splitlines() == [
         "2520 readings are missing, relative error 0.068 over the others",
         "agreement with the three dyes 1.000, with zeros in their place 0.959",
@@ -315,7 +315,7 @@ def test_a_first_job_runs_with_curl_as_written(page: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="the lines to be tried are curl's")
-def test_curl_sends_a_tensor_with_its_length_or_in_chunks_and_is_told_what_else_is_wrong(tmp_path: Path) -> None:
+def test_curl_sends_a_tensor_with_its_length_or_in_chunks_and_learns_what_else_is_wrong(tmp_path: Path) -> None:
     content = npy(np.random.default_rng(0).random((300, 100, 50)))  # over a megabyte curl asks before it sends
     (tmp_path / "tensor.npy").write_bytes(content)
     sha256, chunked = hashlib.sha256(content).hexdigest(), "Transfer-Encoding: chunked"
@@ -339,8 +339,8 @@ def test_a_first_job_runs_in_python_as_written(tmp_path: Path) -> None:
 
 
 def test_the_commands_for_keys_run_in_their_order(tmp_path: Path) -> None:
-    told = [ncp(*command, cwd=tmp_path) for command in commands(KEYS, "ncp")]
-    created, limited, _, listed, _ = told
+    printed = [ncp(*command, cwd=tmp_path) for command in commands(KEYS, "ncp")]
+    created, limited, _, listed, _ = printed
     assert created.startswith("ncp_")
     assert limited.startswith("ncp_")
     assert "live_jobs=5" in listed
@@ -397,7 +397,7 @@ def test_the_compose_file_publishes_on_loopback_only() -> None:
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_the_image_runs_as_nobody_special_and_reports_its_health() -> None:
+def test_the_image_runs_as_a_plain_user_and_reports_its_health() -> None:
     lines = (ROOT / "Dockerfile").read_text()
     assert re.search(r"^USER ncp$", lines, re.MULTILINE)
     assert re.search(r"^HEALTHCHECK ", lines, re.MULTILINE)

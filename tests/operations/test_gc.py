@@ -20,9 +20,9 @@ def test_gc_works_beside_a_server_and_without_one(tmp_path: Path) -> None:
     with server(tmp_path, min_free_bytes=1) as running, http_client(running.address) as client_with_worker:
         tensor = upload(client_with_worker, planted(6, 5, 4))["id"]
         first, second = (finished(client_with_worker, submit(client_with_worker, tensor)["id"])["id"] for _ in range(2))
-        told = gc(running.data, "--keep-jobs-days", "0", "--dry-run")
-        assert told.returncode == 0, told.stderr
-        assert f"would remove job {first} of local" in told.stdout
+        ran = gc(running.data, "--keep-jobs-days", "0", "--dry-run")
+        assert ran.returncode == 0, ran.stderr
+        assert f"would remove job {first} of local" in ran.stdout
         assert client_with_worker.get(f"/v1/jobs/{first}").status_code == 200
         assert gc(running.data).stdout == "removed 0 studies, 0 jobs, 0 tensors, 0 files: 0 bytes\n"
         assert client_with_worker.delete(f"/v1/jobs/{first}").status_code == 204
@@ -49,14 +49,14 @@ def test_gc_finds_a_server_whose_socket_lies_elsewhere(tmp_path: Path) -> None:
 def test_gc_never_judges_by_an_empty_redis(tmp_path: Path) -> None:
     """The files of a server whose Redis is elsewhere."""
     LocalStore(tmp_path)
-    told = gc(tmp_path, "--keep-tensors-days", "0")
-    assert told.returncode == 2
-    assert told.stderr.startswith(f"ncp: {tmp_path} holds no records")
+    ran = gc(tmp_path, "--keep-tensors-days", "0")
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(f"ncp: {tmp_path} holds no records")
     assert not (tmp_path / "redis").exists()
 
 
 def test_gc_makes_no_folder_and_says_so_in_one_line(tmp_path: Path) -> None:
-    told = gc(tmp_path / "mistyped")
-    assert told.returncode == 2
-    assert told.stderr == f"ncp: there is no data folder {tmp_path / 'mistyped'}; name it with --data\n"
+    ran = gc(tmp_path / "mistyped")
+    assert ran.returncode == 2
+    assert ran.stderr == f"ncp: there is no data folder {tmp_path / 'mistyped'}; name it with --data\n"
     assert not (tmp_path / "mistyped").exists()
