@@ -141,7 +141,10 @@ class TensorLike(Protocol):
         """Yield each mode with its I_n × R MTTKRP; the caller replaces `factors[mode]` in between."""
 
     def squared_residual(self, factors: Sequence[Array]) -> float:
-        """Return ‖X − ⟦A¹…Aᴺ⟧‖² over the observed entries, added up entry by entry, without cancellation."""
+        """Return ‖X − ⟦A¹…Aᴺ⟧‖² over the observed entries, added up entry by entry, without cancellation.
+
+        A compressed tensor counts no part of the model outside of its bases.
+        """
 
     @property
     def has_gram_times(self) -> bool:
