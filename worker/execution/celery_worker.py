@@ -20,11 +20,15 @@ from sparse_ncp.worker.processes import no_garbage_collection, wait_for_start
 
 
 def worker_name() -> str:
+    """Return a name that is unique among live workers."""
     return f"ncp-{os.getpid()}@{socket.gethostname()}"
 
 
 def run_worker(configuration: Configuration, start_fd: int | None = None) -> int:
-    """Run jobs until a signal; then checkpoint them and hand them back. `start_fd` says that Redis is there."""
+    """Run jobs until a signal, then checkpoint them and return them to the queue.
+
+    `start_fd` becomes readable once Redis is available.
+    """
     configure_logging(configuration)
     ignore_celery_as_root()
     with no_garbage_collection():
@@ -40,8 +44,8 @@ def run_worker(configuration: Configuration, start_fd: int | None = None) -> int
     for thread in threads:
         signals.worker_ready.connect(lambda thread=thread, **_: thread.start(), weak=False)
         signals.worker_shutdown.connect(lambda thread=thread, **_: thread.end(), weak=False)
-    signals.setup_logging.connect(lambda **_: None, weak=False)  # else Celery sets up its own
-    worker = celery.Worker(  # what `celery worker` runs, without its command line, which takes long to load
+    signals.setup_logging.connect(lambda **_: None, weak=False)  # otherwise Celery configures logging
+    worker = celery.Worker(  # as `celery worker` does, without its command line, which is slow to load
         hostname=name,
         pool_cls="prefork",
         concurrency=configuration.workers,
@@ -55,7 +59,7 @@ def run_worker(configuration: Configuration, start_fd: int | None = None) -> int
 
 
 def warm() -> None:
-    """Run every method once on tiny tensors: compilers and caches are paid for here, not by a job."""
+    """Run every method once on tiny tensors, so that no job has to wait for compilation."""
     complete, gaps = np.ones((2, 2)), np.ones((8, 8))
     gaps[0, 0] = np.nan
     with warnings.catch_warnings():

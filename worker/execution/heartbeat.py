@@ -1,4 +1,4 @@
-"""The heartbeat of a running job: a thread that renews its lease, and the clock of its computing time."""
+"""The heartbeat of a running job, a thread that renews its lease, and the clock of its computing time."""
 
 import logging
 import threading
@@ -12,28 +12,34 @@ log = logging.getLogger("ncp.job")
 
 
 class ComputeClock:
-    """The computing time of all attempts, readable while the solver is inside a sweep that may take an hour."""
+    """Computing time of all attempts, readable at any time during a sweep."""
 
     def __init__(self, seconds: float) -> None:
         self._mark: tuple[float, float | None] = seconds, None
 
     def run_from(self, seconds: float) -> None:
-        """Go on from the time that the solver has computed so far."""
+        """Start the clock at the computing time so far."""
         self._mark = seconds, time.monotonic()
 
     def stop(self) -> None:
-        """Hold the time: nothing more is computed."""
+        """Stop the clock at its last mark."""
         self._mark = self._mark[0], None
 
     def now(self) -> float:
+        """Return the computing time in seconds."""
         seconds, since = self._mark
         return seconds if since is None else seconds + time.monotonic() - since
 
 
 class Heartbeat:
-    """Renews the lease of a claim, in a thread, until the context ends.
+    """A context in which a thread renews the lease of a claim.
 
-    `lost`: the claim is no longer ours. `cancel_requested`: the owner wants the run to end. Read after every sweep.
+    Attributes
+    ----------
+    lost : bool
+        The claim is no longer held, so the attempt must stop.
+    cancel_requested : bool
+        The owner has cancelled the job.
     """
 
     def __init__(self, claims: ClaimRecords, claim: Claim, lease_seconds: float, retry_seconds: float = 0.5) -> None:
@@ -56,7 +62,7 @@ class Heartbeat:
         self._thread.join()
 
     def apply(self, status: LeaseStatus) -> None:
-        """Take in what an answer of Redis said of the claim."""
+        """Update the attributes from the status of the claim."""
         self.lost = self.lost or status == "lost"
         self.cancel_requested = self.cancel_requested or status == "cancel_requested"
 
@@ -65,14 +71,14 @@ class Heartbeat:
         try:
             while not self._done.wait(pause) and not self.lost:
                 pause = self._pause if self.renew() else min(self._retry_seconds, self._pause)
-        finally:  # a run whose lease nobody renews must end
+        finally:  # a run whose lease is not renewed must end
             self.lost = self.lost or not self._done.is_set()
 
     def renew(self) -> bool:
-        """Renew the lease now; False if Redis is away."""
+        """Renew the lease now; return False if Redis is unavailable."""
         try:
             self.apply(self._claims.renew(self._claim, self.compute_clock.now()))
         except Unavailable as error:
-            log.warning("job %s: the lease could not be renewed: %s", self._claim.job_id, error)
+            log.warning("job %s: could not renew the lease: %s", self._claim.job_id, error)
             return False
         return True

@@ -1,4 +1,4 @@
-"""The process of a job, seen from its parent: forked, limited in memory, watched, killed where it hangs."""
+"""Run a job in a child process: fork it, limit its memory, watch it, and kill it if it hangs."""
 
 import logging
 import math
@@ -22,19 +22,20 @@ from sparse_ncp.worker.processes import die_with_parent
 from sparse_ncp.worker.records.claims import LeaseStatus
 from sparse_ncp.worker.store.files import is_storage_failure
 
-# What the threads of a job map for themselves: a stack each, and the work space of its BLAS.
+# Memory that each thread of a job maps: its stack and the work space of BLAS.
 BYTES_PER_THREAD = 96 << 20
-# Signals that a process brings upon itself. SIGBUS is not one: a page of the mapped tensor could not be read.
+# Signals caused by the process itself. SIGBUS is not among them: it means that a page of the mapped tensor could not
+# be read.
 FAULT_SIGNALS = {signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGXCPU}
-# Of a thousand: a process that takes half as much memory as the largest goes first.
+# Added to a score of at most 1000, so that the kernel prefers a job to any process less than twice as large.
 OOM_SCORE = 500
 log = logging.getLogger("ncp.job")
 
 
 class Death(NamedTuple):
-    """How the process of an attempt died, and through what: only the job's own doing counts against it.
+    """How the process of an attempt died, and the cause. Only deaths caused by the job count against it.
 
-    `environment`: it ended itself, since neither the disk nor Redis let it go on. `outside`: somebody killed it.
+    `environment`: the process ended because the disk or Redis was unavailable. `outside`: it was killed from outside.
     """
 
     how: str
@@ -42,29 +43,30 @@ class Death(NamedTuple):
 
 
 class StopSignal:
-    """A flag that forked children inherit: a pipe, which stays readable for all of them once something was written."""
+    """A flag that forked children inherit, as a pipe that becomes readable when the flag is set."""
 
     def __init__(self) -> None:
         self.reader, self._writer = os.pipe()
 
     def set(self) -> None:
-        """Set the flag. Safe in a signal handler, and to call twice."""
+        """Set the flag. May be called in a signal handler, and more than once."""
         os.write(self._writer, b".")
 
     def is_set(self) -> bool:
+        """Return whether the flag was set."""
         return bool(select.select([self.reader], [], [], 0)[0])
 
 
 def run_in_child_process(
     claim: Claim, configuration: Configuration, stopping: StopSignal, lease_status: Callable[[], LeaseStatus]
 ) -> Death | None:
-    """Run one attempt in a process of its own. None if it reported its outcome, else how it died.
+    """Run one attempt in a child process; return None if it reported its outcome, else how it died.
 
-    A process that does not end after `lease_status` says that the claim is lost or cancelled hangs, and is killed.
+    A process that does not end after `lease_status` says that the claim is lost or cancelled is killed.
     """
     reader, writer = os.pipe()
     parent, out_of_memory = os.getpid(), _count_oom_kills()
-    # A SIGTERM that comes before the job can handle it waits.
+    # Hold back a SIGTERM until the child can handle it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     pid = os.fork()
     if pid == 0:
@@ -78,12 +80,12 @@ def run_in_child_process(
 
 
 def log_context_of(claim: Claim) -> LogContext:
-    """The job of the claim, its owner, and the request that submitted it."""
+    """Return the log context of a claim: the job, its owner, and the request that submitted it."""
     return LogContext(claim.request_id, claim.owner, claim.job_id)
 
 
 class Watchdog:
-    """Tells a job that hangs from one that lives, which ends soon after its claim is lost or its owner cancels."""
+    """Detect a job that hangs: one that does not end soon after its claim was lost or its owner cancelled it."""
 
     def __init__(self, lease_status: Callable[[], LeaseStatus], configuration: Configuration) -> None:
         self._lease_status = lease_status
@@ -93,7 +95,7 @@ class Watchdog:
         self._since = time.monotonic()
 
     def has_expired(self) -> bool:
-        """Whether the reason to end has been there for longer than ending may take. Asked after every pause."""
+        """Return whether the job should have ended by now. Call it once per `pause_seconds`."""
         try:
             status = self._lease_status()
         except Unavailable:
@@ -104,7 +106,7 @@ class Watchdog:
 
 
 def _wait_for_exit(pid: int, reader: int, stopping: StopSignal, watchdog: Watchdog) -> None:
-    """Wait until the process ends, which closes its end of the pipe; signal it if the worker must stop."""
+    """Wait until the process ends, which closes its end of the pipe; send it SIGTERM if the worker stops."""
     watched = [reader, stopping.reader]
     while True:
         ready = select.select(watched, [], [], watchdog.pause_seconds)[0]
@@ -118,12 +120,12 @@ def _wait_for_exit(pid: int, reader: int, stopping: StopSignal, watchdog: Watchd
 
 
 def _cause_of_death(status: int, ran_out_of_memory: bool) -> Death | None:
-    """How the process died; None if it reported its outcome."""
+    """Return how the process died; None if it reported its outcome."""
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
         return None
     if code == os.EX_TEMPFAIL:
-        return Death("its process ended since the disk or Redis was away", "environment")
+        return Death("its process ended because the disk or Redis was unavailable", "environment")
     if code > 0:
         return Death(f"its process ended with {code}", "job")
     killed = signal.Signals(-code)
@@ -132,7 +134,7 @@ def _cause_of_death(status: int, ran_out_of_memory: bool) -> Death | None:
 
 
 def _count_oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory since it started; 0 where it does not say."""
+    """Return how many processes the kernel has killed because memory ran out; 0 if it does not say."""
     counters = Path("/proc/vmstat")
     if not counters.exists():
         return 0
@@ -140,7 +142,7 @@ def _count_oom_kills() -> int:
 
 
 def _child_main(claim: Claim, configuration: Configuration, parent: int) -> None:
-    """Run the job and exit: nothing of the parent may run in this process once the job is done."""
+    """Run the job and exit, without running any code of the parent afterwards."""
     code = 1
     try:
         die_with_parent(parent)
@@ -152,16 +154,18 @@ def _child_main(claim: Claim, configuration: Configuration, parent: int) -> None
     except OSError as error:
         away = isinstance(error, (Unavailable, StoreFull)) or is_storage_failure(error)
         code = os.EX_TEMPFAIL if away else 1
-        log.exception("the job's process failed")
+        log.exception("the process of the job failed")
     except BaseException:
-        log.exception("the job's process failed")
+        log.exception("the process of the job failed")
     finally:
         os._exit(code)
 
 
 def _raise_oom_score() -> None:
-    """Where the machine has no memory left, let the kernel choose the job, not Redis or the worker. Never later than it
-    would have: only who may is allowed to lower the score, and a job runs as well where it cannot be changed."""
+    """Make the kernel kill this process first when the machine runs out of memory, not Redis or the worker.
+
+    Lowering the score is not allowed without privileges, so a higher one is kept.
+    """
     score = Path("/proc/self/oom_score_adj")
     with suppress(OSError):
         if int(score.read_text()) < OOM_SCORE:
@@ -169,7 +173,7 @@ def _raise_oom_score() -> None:
 
 
 def _limit_memory(configuration: Configuration) -> None:
-    """Limit private memory (RLIMIT_DATA): the mapped tensor belongs to the kernel, which may drop it at any time."""
+    """Limit private memory (RLIMIT_DATA). The mapped tensor does not count: the kernel may drop its pages."""
     allowed = configuration.max_job_memory_bytes + BYTES_PER_THREAD * (configuration.threads_per_job + 2)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     soft = _private_bytes() + allowed
@@ -177,7 +181,7 @@ def _limit_memory(configuration: Configuration) -> None:
 
 
 def _private_bytes() -> int:
-    """The memory that was inherited from the parent, which does not count."""
+    """Return the memory that was inherited from the parent, which does not count towards the limit."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,4 +1,4 @@
-"""The reaper: the worker's heartbeat, expired leases, lost wake-ups, a stalled consumer."""
+"""The reaper thread: the worker's heartbeat, expired leases, lost wake-up messages, a stalled consumer."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ log = logging.getLogger("ncp.worker")
 
 
 class StalledConsumerCheck:
-    """Finds out that Celery takes no messages any more. Rounds are counted, not seconds: none passes without Redis."""
+    """Detect that Celery no longer receives messages. It counts rounds, not seconds: without Redis there are none."""
 
     def __init__(self, configuration: Configuration, pause_seconds: float) -> None:
         self._children = configuration.workers
@@ -29,7 +29,7 @@ class StalledConsumerCheck:
         self._missed = 0
 
     def is_stalled(self, pending_wakeups: int) -> bool:
-        """Whether messages have waited for too many rounds while a child was idle. Asked in every round."""
+        """Return whether messages have waited for too many rounds while a child was idle. Call it once per round."""
         taken, busy = celery_state.all_total_count[0], len(celery_state.reserved_requests)
         idle = pending_wakeups > 0 and busy < self._children and taken == self._taken
         self._missed, self._taken = (self._missed + 1 if idle else 0), taken
@@ -37,8 +37,8 @@ class StalledConsumerCheck:
 
 
 def restart_worker(stop_seconds: float) -> None:
-    """End this worker as a deployment would, so that another is started. If even that hangs, end it at once."""
-    log.error("this worker receives no messages any more, it ends to be started again")
+    """Stop this worker by SIGTERM, so that a new one is started. If that takes too long, exit at once."""
+    log.error("this worker no longer receives messages and stops, to be restarted")
     exit_timer = threading.Timer(stop_seconds, os._exit, [1])
     exit_timer.daemon = True
     exit_timer.start()
@@ -46,9 +46,9 @@ def restart_worker(stop_seconds: float) -> None:
 
 
 class Reaper(threading.Thread):
-    """Acts every third of a lease. At its start and after an outage it takes no job back for a full lease.
+    """Return jobs of dead workers to the queue, and repeat lost wake-up messages, several times per lease.
 
-    The living renew first, by whatever clock Redis has now: it may have been set while nobody looked.
+    For a full lease after its start or an outage it takes no job back, so that live workers can renew theirs first.
     """
 
     def __init__(self, configuration: Configuration, worker: str) -> None:
@@ -63,7 +63,7 @@ class Reaper(threading.Thread):
         self._lease = configuration.lease_seconds
         self._pause = min(self._lease / 3, configuration.reaper_seconds)
         self._consumer = StalledConsumerCheck(configuration, self._pause)
-        # By our clock, which never steps; by that of Redis; and which Redis that was.
+        # Monotonic time, time of Redis, and run id of Redis.
         self._last_round: tuple[float, float, str] | None = None
         self._quiet_until = 0.0
 
@@ -72,31 +72,31 @@ class Reaper(threading.Thread):
             try:
                 self.reap()
             except (Unavailable, StoreFull, StoreUnavailable) as error:
-                log.warning("the reaper was held up: %s", error)
+                log.warning("the reaper could not finish a round: %s", error)
             except Exception:
-                # The border of the thread: a worker whose reaper is dead would seem dead to all others.
-                log.exception("the reaper failed, it tries again")
+                # Without its reaper, the worker would seem dead to all others.
+                log.exception("a round of the reaper failed")
             if self._ended.wait(self._pause):
                 return
 
     def end(self) -> None:
-        """Return once the thread has ended and the worker is no longer counted."""
+        """Stop the thread, and remove the worker from the list of live ones."""
         self._ended.set()
         if self.is_alive():
             self.join()
         try:
             self._records.leases.remove(self._worker)
         except Unavailable:
-            log.info("Redis is away: the worker's heartbeat will expire by itself")
+            log.info("Redis is unavailable: the heartbeat of the worker will expire")
 
     def reap(self) -> None:
-        """Do one round of everything that the reaper looks after."""
+        """Run one round."""
         leases = self._records.leases
         now = leases.heartbeat(self._worker)
         self._check_for_outage(now / 1000, leases.redis_run_id())
         if time.monotonic() >= self._quiet_until:
             for job_id in leases.reap(until=now):
-                log.warning("job %s: its worker fell silent, the job goes back to the queue", job_id)
+                log.warning("job %s: its worker sends no heartbeat, the job goes back to the queue", job_id)
         pending = pending_wakeups(self._configuration)
         if self._consumer.is_stalled(pending):
             self._ended.set()
@@ -107,9 +107,9 @@ class Reaper(threading.Thread):
         self._tensors.remove_abandoned_uploads()
 
     def _check_for_outage(self, redis_time: float, run_id: str) -> None:
-        """Wait for a lease after a long gap: Redis was away, the machine slept, or the clock of Redis was set forward.
+        """After a gap, take no jobs back for a full lease, since live workers could not renew theirs either.
 
-        Nobody could renew meanwhile, or all leases seem to have run out at once.
+        Gaps are outages of Redis, sleep of the machine, and forward steps of Redis's clock.
         """
         now = time.monotonic()
         before, redis_before, seen = self._last_round or (now, redis_time, "")
@@ -118,6 +118,6 @@ class Reaper(threading.Thread):
         self._last_round = now, redis_time, run_id
 
     def _repeat_lost_wakeups(self) -> None:
-        """Send wake-ups for queued jobs, while none is pending: busy workers claim again when they are done."""
+        """Send wake-up messages for queued jobs if none is pending. Busy workers claim the next job by themselves."""
         for _ in range(min(self._records.jobs.count_queued(), self._configuration.workers)):
             wake_worker(self._configuration)

@@ -44,7 +44,7 @@ def run_batch(first: Claim, configuration: Configuration) -> None:
     batch = Batch(first, configuration, stop)
     hand_back = batch.hand_back_all
     with (
-        single_threaded_blas(),  # once for all: to set it in every sweep takes a tenth of a tiny one
+        single_threaded_blas(),  # once for all runs: setting it in every sweep takes a tenth of a tiny sweep
         batch.heartbeat,
         exit_after_grace_period(hand_back, first.job_id, stop, grace_seconds(configuration)),
     ):
@@ -108,7 +108,7 @@ class BatchHeartbeat:
                     renewed = time.monotonic()
                     for heartbeat in self._held.values():
                         heartbeat.renew()
-            except (Unavailable, KeyError):  # Redis is away, or the run was released just now
+            except (Unavailable, KeyError):  # Redis is unavailable, or the run was just released
                 continue
 
 

@@ -1,4 +1,4 @@
-"""What the process of a job does: run one attempt, report its outcome, end within the grace period."""
+"""The process of a job: run one attempt, report its outcome, and end within the grace period."""
 
 import logging
 import os
@@ -24,13 +24,19 @@ from sparse_ncp.worker.store.files import is_storage_failure
 from sparse_ncp.worker.store.local import open_store
 
 Answer = TypeVar("Answer")
-# What runs each kind of task.
+# The class that runs each kind of task.
 TASKS: Mapping[Task, type[Attempt]] = {"run": Attempt, "choose": ChoiceAttempt, "validate": ValidationAttempt}
 log = logging.getLogger("ncp.job")
 
 
 def run_job(claim: Claim, configuration: Configuration) -> None:
-    """Run one attempt, from its claim to a state of the job. Raises only if Redis stays away while it must stop."""
+    """Run one attempt and report its outcome.
+
+    Raises
+    ------
+    Unavailable
+        If the process must stop and cannot reach Redis.
+    """
     stop = handle_stop()
     records, store = ExecutionRecords.of(configuration), open_store(configuration)
     claims, jobs = records.claims, JobOperations(records, store, configuration)
@@ -52,7 +58,7 @@ def run_job(claim: Claim, configuration: Configuration) -> None:
 
 
 def handle_stop() -> threading.Event:
-    """Set once the worker must stop. From here on this process is told so by SIGTERM alone."""
+    """Return an event that SIGTERM sets, which is how the worker asks this process to stop."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -61,7 +67,7 @@ def handle_stop() -> threading.Event:
 
 
 def outcome_of(attempt: Attempt) -> Ended | JobError | None:
-    """Run the attempt. Whatever happens becomes a state of the job: this is the border of the process."""
+    """Run the attempt and return its outcome; all exceptions become errors of the job."""
     try:
         return attempt.run()
     except MemoryError as error:
@@ -69,7 +75,7 @@ def outcome_of(attempt: Attempt) -> Ended | JobError | None:
     except InvalidInput as error:
         return JobError(kind="input", message=f"{error.field}: {error.problem}", remedy=error.remedy)
     except (NotFound, NoFactorsYet) as error:
-        return JobError(kind="input", message=str(error), remedy="submit a job on a tensor and factors that are there")
+        return JobError(kind="input", message=str(error), remedy="submit a job whose tensor and factors exist")
     except CorruptFile as error:
         return JobError(kind="system", message=str(error), remedy="upload the tensor again, and check the disk")
     except Exception as error:
@@ -79,18 +85,18 @@ def outcome_of(attempt: Attempt) -> Ended | JobError | None:
 
 
 def _out_of_memory(error: MemoryError) -> JobError:
-    """The error to report. Lifts the limit first: reporting needs a little memory too."""
+    """Return the error to report. The memory limit is lifted first, because reporting needs some memory, too."""
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
     return JobError(
         kind="memory",
-        message=f"the job needs more memory than it may take: {error or 'an allocation was refused'}",
+        message=f"the job needs more memory than it may use: {error or 'an allocation was refused'}",
         remedy="lower the rank or the precision, or raise NCP_MAX_JOB_MEMORY_BYTES",
     )
 
 
 def report_outcome(claims: ClaimRecords, jobs: JobOperations, claim: Claim, outcome: Ended | JobError | None) -> None:
-    """Write the outcome into the record; then, if the job has ended, settle it. A lost claim leaves no file."""
+    """Write the outcome to the record, and settle a job that has ended. If the claim was lost, remove its files."""
     if outcome is None:
         is_held, what = claims.hand_back(claim), "handed back"
     elif isinstance(outcome, JobError):
@@ -109,7 +115,7 @@ def report_outcome(claims: ClaimRecords, jobs: JobOperations, claim: Claim, outc
 
 
 def discard_late_files(jobs: JobOperations, job_id: str) -> None:
-    """Remove what an attempt wrote after it had lost its claim."""
+    """Remove files that an attempt wrote after it lost its claim."""
     log.info("job %s: the claim was lost", job_id)
     with _ignore_storage_errors(job_id, "late files stay until the next cleanup"):
         jobs.discard_late_files(job_id)
@@ -117,7 +123,7 @@ def discard_late_files(jobs: JobOperations, job_id: str) -> None:
 
 @contextmanager
 def _ignore_storage_errors(job_id: str, otherwise: str) -> Iterator[None]:
-    """What somebody else does later, if the disk is full or away now."""
+    """Log errors of storage and go on: a later cleanup repeats the work."""
     try:
         yield
     except OSError as error:
@@ -127,7 +133,10 @@ def _ignore_storage_errors(job_id: str, otherwise: str) -> Iterator[None]:
 
 
 def retry_redis(call: Callable[[], Answer], stop: threading.Event, configuration: Configuration) -> Answer:
-    """Repeat until Redis is back: hours of work are not thrown away for an outage of minutes."""
+    """Repeat a call until Redis is available, so that an outage does not cost hours of computing.
+
+    After `stop` is set, give up after `redis_patience_seconds` and raise Unavailable.
+    """
     stopped_at: float | None = None
     while True:
         try:
@@ -141,7 +150,7 @@ def retry_redis(call: Callable[[], Answer], stop: threading.Event, configuration
 
 
 def grace_seconds(configuration: Configuration) -> float:
-    """How long a sweep may still take once the worker stops. The other half is for handing the job back."""
+    """Return how long a sweep may still take once the worker stops, which leaves time to hand the job back."""
     return min(configuration.grace_seconds, configuration.stop_seconds / 2)
 
 
@@ -149,18 +158,18 @@ def grace_seconds(configuration: Configuration) -> float:
 def exit_after_grace_period(
     hand_back: Callable[[], object], job_id: str, stop: threading.Event, seconds: float
 ) -> Iterator[None]:
-    """End the process `seconds` after `stop`, unless the context has ended by then; the last checkpoint stays."""
+    """A context that exits the process `seconds` after `stop` is set, keeping the last checkpoint."""
     done = threading.Event()
 
     def exit_when_due() -> None:
         stop.wait()
         if done.wait(seconds):
             return
-        log.warning("job %s: its sweep takes longer than the grace period, its last checkpoint stays", job_id)
+        log.warning("job %s: its sweep takes longer than the grace period; its last checkpoint is kept", job_id)
         try:
             hand_back()
         except Unavailable:
-            log.warning("job %s: Redis is away, the lease runs out instead", job_id)
+            log.warning("job %s: Redis is unavailable, the lease will expire instead", job_id)
         finally:
             os._exit(0)
 

@@ -1,4 +1,4 @@
-"""The one task: claim and run until there is nothing to claim."""
+"""The Celery task: claim and run jobs until none is queued."""
 
 import logging
 from functools import partial
@@ -20,16 +20,19 @@ log = logging.getLogger("ncp.worker")
 
 
 def register(celery: Celery, configuration: Configuration, stopping: StopSignal, worker: str) -> None:
+    """Register the task with Celery, under a name that does not depend on the module."""
+
     @celery.task(name=TASK, ignore_result=True)
     def work() -> None:
-        """Run jobs until none is left. A stray or repeated message finds nothing to claim and ends."""
+        """Run jobs until none is left. An extra message finds nothing to claim, and does no harm."""
         try:
             run_until_idle(configuration, stopping, worker)
         except (Unavailable, StoreFull, StoreUnavailable) as error:
-            log.warning("no job could be claimed: %s", error)
+            log.warning("could not claim a job: %s", error)
 
 
 def run_until_idle(configuration: Configuration, stopping: StopSignal, worker: str) -> None:
+    """Claim and run jobs until none is queued or the worker stops."""
     records, store = ExecutionRecords.of(configuration), open_store(configuration)
     claims, jobs = records.claims, JobOperations(records, store, configuration)
     while not stopping.is_set() and _is_storage_usable(store) and (claim := claims.claim(worker)) is not None:
@@ -48,12 +51,12 @@ def run_until_idle(configuration: Configuration, stopping: StopSignal, worker: s
 
 
 def _is_storage_usable(store: Store) -> bool:
-    """Whether the disk is there: what is queued waits for it. A full one may have room by the time a job needs it."""
+    """Return whether the disk can be used. A full disk counts as usable: it may have room when the job needs it."""
     try:
         store.check_writable()
     except StoreFull:
         return True
     except OSError as error:
-        log.warning("no job is claimed: %s", error)
+        log.warning("no job is claimed while storage is unavailable: %s", error)
         return False
     return True

@@ -1,4 +1,4 @@
-"""Claims: the right to run a job. Every write is fenced, so an older claim changes nothing."""
+"""Claims of jobs, and the writes that only the holder of a claim may make."""
 
 import json
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ from sparse_ncp.worker.records.tensors import read_axes
 from sparse_ncp.worker.records.workers import Leases
 from sparse_ncp.worker.study_contract import Measures
 
-# lost: somebody else may have the job, stop; cancel_requested: the owner wants the run to end.
+# lost: another worker may have the job; cancel_requested: the owner has cancelled it.
 LeaseStatus: TypeAlias = Literal["held", "lost", "cancel_requested"]
 
 
 class EndedRun(NamedTuple):
-    """A run that succeeded beside others in one process."""
+    """A run that succeeded in a batch."""
 
     claim: Claim
     result: JobResult
@@ -32,16 +32,18 @@ class EndedRun(NamedTuple):
 
 
 class ClaimRecords:
+    """Claim jobs, and write their progress and outcome. Writes with an older claim change nothing."""
+
     def __init__(self, connection: RedisConnection) -> None:
         self._redis = connection
 
     def claim(self, worker: str) -> Claim | None:
-        """Claim the next job in fair order; None if nothing is queued."""
+        """Claim the next job in fair order; return None if nothing is queued."""
         flat = self._redis.script("claims/claim", worker, self._redis.lease_milliseconds)
         return None if flat is None else _read_claim(flat)
 
     def claim_more(self, first: Claim, count: int) -> list[Claim]:
-        """Further runs of the same study for the process of `first`: none while another owner waits."""
+        """Claim further runs of the same study for the process of `first`; none while another owner waits."""
         lease = self._redis.lease_milliseconds
         found = self._redis.script(
             "batches/claim", str(first.batch), str(first.study_id), first.worker, lease, max(0, count)
@@ -49,19 +51,19 @@ class ClaimRecords:
         return [_read_claim(flat) for flat in found]
 
     def renew(self, claim: Claim, spent_seconds: float = 0.0) -> LeaseStatus:
-        """Renew the lease, and record what the job has cost so far, for the attempt after this one."""
+        """Renew the lease, and record the computing time so far for later attempts."""
         lease, spent = self._redis.lease_milliseconds, f"{spent_seconds:.3f}"
         status: LeaseStatus = self._redis.script("claims/renew", claim.job_id, claim.fence, lease, spent)
         return status
 
     def status(self, claim: Claim) -> LeaseStatus:
-        """Whether the claim still holds, or any of its batch; renews nothing."""
+        """Return whether the claim, or any claim of its batch, is still held. Renews nothing."""
         if claim.batch is not None:
             return "held" if self._redis.command("SCARD", keys.batch(claim.batch)) else "lost"
         return self.status_of_run(claim)
 
     def status_of_run(self, claim: Claim) -> LeaseStatus:
-        """Whether this very claim still holds."""
+        """Return whether this claim is still held, regardless of its batch."""
         names = ("fence", "state", "cancel_requested")
         fence, state, cancel_requested = self._redis.command("HMGET", keys.job(claim.job_id), *names)
         if fence != str(claim.fence) or state != "running":
@@ -69,7 +71,7 @@ class ClaimRecords:
         return "cancel_requested" if cancel_requested == "1" else "held"
 
     def publish(self, claim: Claim, rows: Sequence[Progress]) -> LeaseStatus:
-        """One event per iteration; those that were published before are left out."""
+        """Publish one event per iteration, except for iterations that were published before."""
         flat = [part for row in rows for part in (row.iteration, row.model_dump_json())]
         status: LeaseStatus = self._redis.script("claims/publish", claim.job_id, claim.fence, *flat)
         return status
@@ -79,25 +81,25 @@ class ClaimRecords:
         return bool(self._redis.script("claims/checkpointed", claim.job_id, claim.fence, name, iteration))
 
     def publish_resolved(self, claim: Claim, resolved: Resolved) -> bool:
-        """Tell readers what settings came to that depend on the method or on the tensor."""
+        """Publish the values of settings that depend on the method or the tensor."""
         return bool(self._redis.script("claims/resolved", claim.job_id, claim.fence, json.dumps(asdict(resolved))))
 
     def publish_diagnosing(self, claim: Claim) -> bool:
-        """Tell readers that nothing but the diagnosis is left."""
+        """Publish that only the diagnosis is left."""
         return bool(self._redis.script("claims/phase", claim.job_id, claim.fence, "diagnosing"))
 
     def publish_preparation(self, claim: Claim, preparation: Preparation | None) -> bool:
-        """Tell readers how far the first sweep of this attempt is; None once it has ended."""
+        """Publish how far the first sweep is prepared; None once it has ended."""
         text = "" if preparation is None else preparation.model_dump_json()
         return bool(self._redis.script("claims/preparing", claim.job_id, claim.fence, text))
 
     def succeed(self, claim: Claim, result: JobResult | None, measures: Measures | None = None) -> bool:
-        """The job has ended; a task of a study that is no run has no result."""
+        """End the job as succeeded. Tasks of a study that are not decompositions have no result."""
         kept = "" if measures is None else measures.model_dump_json()
         return self._finish(claim, "succeeded", result.model_dump_json() if result else "", "", kept)
 
     def finish_many(self, runs: Sequence[EndedRun]) -> list[bool]:
-        """Runs whose factors and histories are in the store, in one step: for each, whether this claim ended it."""
+        """End runs whose files are in the store, in one step; return for each whether its claim was still held."""
         flat: list[str | int] = []
         for run in runs:
             claim, last = run.claim, run.last
@@ -108,20 +110,22 @@ class ClaimRecords:
         return [bool(ended) for ended in found]
 
     def cancel(self, claim: Claim, result: JobResult | None) -> bool:
+        """End the job as cancelled, with the result so far, if any."""
         return self._finish(claim, "cancelled", result.model_dump_json() if result else "", "")
 
     def fail(self, claim: Claim, error: JobError) -> bool:
+        """End the job as failed."""
         return self._finish(claim, "failed", "", error.model_dump_json())
 
     def _finish(self, claim: Claim, state: str, result: str, error: str, measures: str = "") -> bool:
         return bool(self._redis.script("claims/finish", claim.job_id, claim.fence, state, result, error, measures))
 
     def hand_back(self, claim: Claim) -> bool:
-        """Return the job to the queue, to be resumed from its checkpoint; the attempt is not counted."""
+        """Return the job to the queue without counting the attempt."""
         return bool(self._redis.script("claims/hand_back", claim.job_id, claim.fence))
 
     def crash(self, claim: Claim, how: str, is_own_fault: bool = True) -> bool:
-        """The attempt's process died: back to the queue, or failed if it keeps dying by itself."""
+        """Return a job whose process died to the queue; fail it after too many crashes without progress."""
         configuration = self._redis.configuration
         limits = (configuration.max_crashes, str(configuration.long_attempt_seconds))
         if claim.batch is not None:
@@ -137,16 +141,16 @@ class ClaimRecords:
         )
 
     def publish_choice_progress(self, claim: Claim, stage: str, progress: float) -> bool:
-        """Tell readers how far a choice has come."""
+        """Publish the progress of a choice."""
         return bool(self._redis.script("studies/progress", claim.job_id, claim.fence, stage, f"{progress:.4f}"))
 
     def save_choice(self, claim: Claim, advice: str, choice: str) -> bool:
-        """Keep what a choice has found, both as JSON; its run ends next."""
+        """Save the result of a choice, both parts as JSON."""
         return bool(self._redis.script("studies/chosen", claim.job_id, claim.fence, advice, choice))
 
 
 class ExecutionRecords(Records):
-    """The records of a process that runs jobs: it may claim them, and take back those of dead workers."""
+    """Records for processes that run jobs, which may claim them and take back those of dead workers."""
 
     def __init__(self, connection: RedisConnection) -> None:
         super().__init__(connection)

@@ -1,4 +1,4 @@
-"""Live events: the stream that a run fills until its history is in the store, and that of a study, which stays."""
+"""Live events of jobs, until their history is in the store, and of studies."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ START = "0-0"
 
 
 class Piece(NamedTuple):
-    """Consecutive events as the store keeps them: iterations, and all others, the end without its job."""
+    """Consecutive events in the form in which the store keeps them: iterations, and changes of state."""
 
     rows: Sequence[Progress]
     changes: Sequence[Event]
@@ -21,39 +21,41 @@ class Piece(NamedTuple):
 
 
 class EventRecords:
+    """Read the event streams of jobs and studies."""
+
     def __init__(self, connection: RedisConnection, jobs: JobRecords, studies: StudyRecords) -> None:
         self._redis = connection
         self._jobs = jobs
         self._studies = studies
 
     def stream_key(self, id: str) -> str:
-        """For a reader that follows many jobs and studies at once; it turns each entry into an event with `event`."""
+        """Return the key of the stream of a job or study; `event` converts its entries."""
         return keys.stream(id)
 
     @property
     def preparations_key(self) -> str:
-        """A stream of how far jobs are in preparing their first sweeps, each entry with `id` and `payload`."""
+        """Key of the stream of preparations, whose entries have `id` and `payload`."""
         return keys.PREPARING
 
     def is_stored(self, entry: Mapping[str, str]) -> bool:
-        """Whether an entry of the stream only says that the store has the rest."""
+        """Return whether an entry only says that the remaining events are in the store."""
         return entry["kind"] == "stored"
 
     def event(self, id: str, entry_id: str, entry: Mapping[str, str]) -> Event:
-        """One entry of the stream. The last one carries the job or the study as it ended."""
+        """Convert an entry of a stream to an event. The last event contains the job or the study."""
         payload = entry["payload"]
         if entry["kind"] == "end":
             payload = self._study_json(id) if entry.get("of") == "study" else self._job_json(id)
         return Event.model_validate({"id": entry_id, "kind": entry["kind"], "payload": payload})
 
     def after(self, job_id: str, event_id: str, count: int) -> list[Event]:
-        """At most `count` events after the one with this id, in order."""
+        """Return at most `count` events after the one with this id, in order."""
         iteration, number = parse_event_id(event_id)
         entries = self._redis.command("XRANGE", keys.stream(job_id), f"({iteration}-{number}", "+", "COUNT", count)
         return [self.event(job_id, entry_id, entry) for entry_id, entry in entries]
 
     def history(self, job_id: str, after: int, count: int) -> list[Progress]:
-        """The numbers of at most `count` iterations after `after`."""
+        """Return the progress of at most `count` iterations after `after`."""
         rows: list[Progress] = []
         last_id = f"{after}-0"
         while len(rows) < count and (piece := self.piece(job_id, last_id, count - len(rows))) is not None:
@@ -62,7 +64,7 @@ class EventRecords:
         return rows
 
     def piece(self, job_id: str, event_id: str, count: int) -> Piece | None:
-        """At most `count` events after the one with this id; None if there are none."""
+        """Return at most `count` events after the one with this id; None if there are none."""
         entries = self._redis.command("XRANGE", keys.stream(job_id), f"({event_id}", "+", "COUNT", count)
         if not entries:
             return None
@@ -75,11 +77,11 @@ class EventRecords:
         )
 
     def count_of_study(self, study_id: str) -> int:
-        """How many events a study has had so far, which is the id of the last."""
+        """Return the number of events of a study, which is the id of the last one."""
         return int(self._redis.command("HGET", keys.study(study_id), "events") or 0)
 
     def changes_of(self, job_ids: Sequence[str]) -> list[list[Event]]:
-        """The changes of state so far of many jobs, in one round trip."""
+        """Return the changes of state of many jobs, in one round trip."""
         found = self._redis.commands(("XRANGE", keys.stream(id), "-", "+") for id in job_ids)
         return [
             [Event.model_validate({"id": entry_id, **entry}) for entry_id, entry in entries if entry["kind"] == "state"]
@@ -94,7 +96,7 @@ class EventRecords:
 
 
 def parse_event_id(text: str) -> tuple[int, int]:
-    """`<iteration>-<n>` as numbers; anything else is before the first event."""
+    """Parse `<iteration>-<n>`; return (0, 0), which is before the first event, for anything else."""
     first, _, second = text.partition("-")
     if not (first.isdecimal() and second.isdecimal()):
         return 0, 0
