@@ -23,10 +23,10 @@ from sparse_ncp.solvers.kernels.simd import (
     LANES,
     LINE,
     MOST_VECTORS,
-    VECTOR,
     Value,
     aligned_zeros,
     broadcast,
+    constant,
     emit_difference,
     load,
     store,
@@ -47,24 +47,23 @@ NO_ROW = -1
 CHEAP, COSTS = 10, {2: 80, 3: 50}
 
 
-def _emit_difference(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
-    target, start, factors, count, source, step, width = arguments
+def difference(typing, target, start, factors, count, source, step, width):  # type: ignore[no-untyped-def]
+    def emit(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+        target, start, factors, count, source, step, width = arguments
 
-    def term(k: Value) -> tuple[Value, Value]:
-        factor = load(builder, builder.add(factors, builder.mul(k, ir.Constant(I64, LINE))))
-        return factor, builder.add(source, builder.mul(k, step))
+        def term(k: Value) -> tuple[Value, Value]:
+            factor = load(builder, builder.add(factors, builder.mul(k, ir.Constant(I64, LINE))))
+            return factor, builder.add(source, builder.mul(k, step))
 
-    emit_difference(builder, target, start, count, width, term)
-    return context.get_dummy_value()
+        emit_difference(builder, target, start, count, width, term)
+        return context.get_dummy_value()
 
-
-def _difference_of(typing, target, start, factors, count, source, step, width):  # type: ignore[no-untyped-def]
-    return types.void(*(types.int64,) * 7), _emit_difference
+    return types.void(*(types.int64,) * 7), emit
 
 
 # All arguments are addresses and counts; the step counts bytes, the width vectors.
 # target[t] ← start[t] − Σ_k factors[k] source[k, t], over the first `count` of k and up to `MOST_VECTORS` of t.
-_difference: Any = intrinsic(_difference_of)
+_difference: Any = intrinsic(difference)
 
 
 @jit_inline
@@ -90,19 +89,14 @@ def _elementwise(compute: Callable[[Value, Value, Value], Value]) -> Any:
     return intrinsic(typed)
 
 
-def _inverse_pivot(builder: Value, passive: Value, pivot: Value) -> Value:
-    """Zero outside of the passive set."""
-    least = _everywhere(EPS)
-    return builder.fdiv(passive, builder.select(builder.fcmp_ordered(">", pivot, least), pivot, least))
-
-
-def _everywhere(number: float) -> Value:
-    return ir.Constant(VECTOR, [number] * LANES)
-
-
 _multiply: Any = _elementwise(lambda builder, one, other: builder.fmul(one, other))
 _subtract_from: Any = _elementwise(lambda builder, one, other: builder.fsub(one, other))
-_invert_pivot: Any = _elementwise(_inverse_pivot)
+# Zero outside of the passive set.
+_invert_pivot: Any = _elementwise(
+    lambda builder, passive, pivot: builder.fdiv(
+        passive, builder.select(builder.fcmp_ordered(">", pivot, constant(EPS)), pivot, constant(EPS))
+    )
+)
 
 
 @jit_inline
@@ -135,45 +129,44 @@ def _solve_passive(Q: Float64, passive: Float64, x: Float64, y: Float64, W: Floa
     _subtract(y0, start, inverse, rank, q0, step, rank)
 
 
-def _emit_signs(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
-    c, step, passive, x, y, wrong, rank, rounding = arguments
-    nothing, one = _everywhere(0.0), _everywhere(1.0)
+def wrong_signs(typing, c, step, passive, x, y, wrong, rank, rounding):  # type: ignore[no-untyped-def]
+    def emit(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+        c, step, passive, x, y, wrong, rank, rounding = arguments
+        nothing, one = constant(0.0), constant(1.0)
 
-    def at(address: Value, r: Value) -> Value:
-        return load(builder, builder.add(address, builder.mul(r, ir.Constant(I64, LINE))))
+        def at(address: Value, r: Value) -> Value:
+            return load(builder, builder.add(address, builder.mul(r, ir.Constant(I64, LINE))))
 
-    def size(value: Value) -> Value:
-        return builder.select(builder.fcmp_ordered("<", value, nothing), builder.fneg(value), value)
+        def size(value: Value) -> Value:
+            return builder.select(builder.fcmp_ordered("<", value, nothing), builder.fneg(value), value)
 
-    largest, total, count = (cgutils.alloca_once_value(builder, nothing) for _ in range(3))  # type: ignore[no-untyped-call]
-    with cgutils.for_range(builder, rank) as loop:
-        entry = size(load(builder, builder.add(c, builder.mul(loop.index, step))))
-        so_far = builder.load(largest)
-        builder.store(builder.select(builder.fcmp_ordered(">", entry, so_far), entry, so_far), largest)
-        builder.store(builder.fadd(builder.load(total), size(at(x, loop.index))), total)
-    sizes = builder.fadd(builder.load(largest), builder.load(total))
-    bound = builder.fneg(builder.fmul(broadcast(builder, rounding), sizes))
-    with cgutils.for_range(builder, rank) as loop:
-        is_passive = builder.fcmp_ordered(">", at(passive, loop.index), nothing)
-        is_wrong = builder.select(
-            is_passive,
-            builder.fcmp_ordered("<", at(x, loop.index), nothing),
-            builder.fcmp_ordered("<", at(y, loop.index), bound),
-        )
-        found = builder.select(is_wrong, one, nothing)
-        store(builder, found, builder.add(wrong, builder.mul(loop.index, ir.Constant(I64, LINE))))
-        builder.store(builder.fadd(builder.load(count), found), count)
-    store(builder, builder.load(count), builder.add(wrong, builder.mul(rank, ir.Constant(I64, LINE))))
-    return context.get_dummy_value()
+        largest, total, count = (cgutils.alloca_once_value(builder, nothing) for _ in range(3))  # type: ignore[no-untyped-call]
+        with cgutils.for_range(builder, rank) as loop:
+            entry = size(load(builder, builder.add(c, builder.mul(loop.index, step))))
+            so_far = builder.load(largest)
+            builder.store(builder.select(builder.fcmp_ordered(">", entry, so_far), entry, so_far), largest)
+            builder.store(builder.fadd(builder.load(total), size(at(x, loop.index))), total)
+        sizes = builder.fadd(builder.load(largest), builder.load(total))
+        bound = builder.fneg(builder.fmul(broadcast(builder, rounding), sizes))
+        with cgutils.for_range(builder, rank) as loop:
+            is_passive = builder.fcmp_ordered(">", at(passive, loop.index), nothing)
+            is_wrong = builder.select(
+                is_passive,
+                builder.fcmp_ordered("<", at(x, loop.index), nothing),
+                builder.fcmp_ordered("<", at(y, loop.index), bound),
+            )
+            found = builder.select(is_wrong, one, nothing)
+            store(builder, found, builder.add(wrong, builder.mul(loop.index, ir.Constant(I64, LINE))))
+            builder.store(builder.fadd(builder.load(count), found), count)
+        store(builder, builder.load(count), builder.add(wrong, builder.mul(rank, ir.Constant(I64, LINE))))
+        return context.get_dummy_value()
 
-
-def _signs_of(typing, c, step, passive, x, y, wrong, rank, rounding):  # type: ignore[no-untyped-def]
-    return types.void(*(types.int64,) * 7, types.float64), _emit_signs
+    return types.void(*(types.int64,) * 7, types.float64), emit
 
 
 # wrong[r] ← 1 where the sign is wrong of the variable or of its gradient, else 0; in the last row, how many are. No
 # gradient counts that rounding, a share of the largest c and of the sum of x, can have brought below zero.
-_find_wrong: Any = intrinsic(_signs_of)
+_find_wrong: Any = intrinsic(wrong_signs)
 
 
 @jit
@@ -251,7 +244,7 @@ def _change_sides(state: NDArray[np.int64], passive: Float64, wrong: Float64, fo
 def bpp_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
     """Every row by block principal pivoting; where few of many variables are passive, one row after the other."""
     rank = C.shape[1]
-    _load(Q.ndim)
+    precompile(Q.ndim)
     if np.count_nonzero(start) * COSTS[Q.ndim] < start.size * (rank - CHEAP):
         bpp_one_by_one(start, C, Q, out)
         return
@@ -263,7 +256,7 @@ def bpp_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
 
 
 @cache
-def _load(dimensions: int) -> None:
+def precompile(dimensions: int) -> None:
     """Compile, or read what was compiled before: not only when some row needs it."""
     one, Q = np.ones((1, 1)), np.ones((1,) * dimensions)
     for kernel in (exchange, bpp_one_by_one):

@@ -24,6 +24,7 @@ from sparse_ncp.solvers.kernels.simd import (
     broadcast,
     emit_difference,
     item,
+    padded_length,
 )
 from sparse_ncp.solvers.tensor.jit import jit, jit_inline
 from sparse_ncp.solvers.tensor.products import Float64
@@ -33,30 +34,23 @@ EPS = 2.0**-52
 PATIENCE = 3
 
 
-def _emit_difference(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
-    target, start, factors, chosen, count, source, step, width = arguments
+def difference(typing, target, start, factors, chosen, count, source, step, width):  # type: ignore[no-untyped-def]
+    def emit(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+        target, start, factors, chosen, count, source, step, width = arguments
 
-    def term(k: Value) -> tuple[Value, Value]:
-        row = builder.add(source, builder.mul(item(builder, chosen, k, I64), step))
-        return broadcast(builder, item(builder, factors, k)), row
+        def term(k: Value) -> tuple[Value, Value]:
+            row = builder.add(source, builder.mul(item(builder, chosen, k, I64), step))
+            return broadcast(builder, item(builder, factors, k)), row
 
-    emit_difference(builder, target, start, count, width, term)
-    return context.get_dummy_value()
+        emit_difference(builder, target, start, count, width, term)
+        return context.get_dummy_value()
 
-
-def _difference_of(typing, target, start, factors, chosen, count, source, step, width):  # type: ignore[no-untyped-def]
-    return types.void(*(types.int64,) * 8), _emit_difference
+    return types.void(*(types.int64,) * 8), emit
 
 
 # All arguments are addresses and counts; steps count bytes, widths vectors.
 # target ← start − Σ_k factors[k] source[chosen[k]], over the first `count` of k and up to `MOST_VECTORS` vectors.
-_difference: Any = intrinsic(_difference_of)
-
-
-@jit_inline
-def _padded_length(rank: int) -> int:
-    """Of the rows of Q and U, and of x and y: zeros up to a multiple of a vector."""
-    return (rank + LANES - 1) // LANES * LANES
+_difference: Any = intrinsic(difference)
 
 
 @jit_inline
@@ -256,7 +250,7 @@ def active_set_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> Non
     """Every row by the active-set method, from the feasible row `start`."""
     rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)
-    columns = _padded_length(rank)
+    columns = padded_length(rank)
     own, U, L = aligned_zeros(rank, columns), aligned_zeros(rank + 4, columns), aligned_zeros(rank, columns)
     vectors = aligned_zeros(4, columns)
     c, x, y, trial = vectors[0], vectors[1], vectors[2], vectors[3]
@@ -276,7 +270,7 @@ def bpp_one_by_one(start: Float64, C: Float64, Q: Float64, out: Float64) -> None
     """Every row by block principal pivoting; a row where it does not converge, by the active-set method."""
     rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)
-    columns = _padded_length(rank)
+    columns = padded_length(rank)
     own, U, L = aligned_zeros(rank, columns), aligned_zeros(rank + 4, columns), aligned_zeros(rank, columns)
     vectors = aligned_zeros(4, columns)
     c, x, y, trial = vectors[0], vectors[1], vectors[2], vectors[3]

@@ -55,6 +55,11 @@ def broadcast(builder: Value, number: Value) -> Value:
     return builder.shuffle_vector(single, ir.Constant(VECTOR, ir.Undefined), order)
 
 
+def constant(number: float) -> Value:
+    """A vector with the number in every lane."""
+    return ir.Constant(VECTOR, [number] * LANES)
+
+
 def emit_difference(
     builder: Value,
     target: Value,
@@ -101,30 +106,35 @@ def emit_difference(
     builder.position_at_end(done)
 
 
-def _emit_multiples(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
-    target, source, factors, count = arguments
-    vector, before = load(builder, source), builder.block
-    loop, done = builder.append_basic_block("multiples"), builder.append_basic_block("multiples_done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    k = builder.phi(I64)
-    k.add_incoming(ir.Constant(I64, 0), before)
-    place = builder.add(target, builder.mul(k, ir.Constant(I64, LINE)))
-    product = builder.fmul(vector, broadcast(builder, item(builder, factors, k)), flags=("contract",))
-    store(builder, builder.fadd(load(builder, place), product, flags=("contract",)), place)
-    following = builder.add(k, ir.Constant(I64, 1))
-    k.add_incoming(following, loop)
-    builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
-    builder.position_at_end(done)
-    return context.get_dummy_value()
+def multiples(typing, target, source, factors, count):  # type: ignore[no-untyped-def]
+    def emit(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+        target, source, factors, count = arguments
+        vector, before = load(builder, source), builder.block
+        loop, done = builder.append_basic_block("multiples"), builder.append_basic_block("multiples_done")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        k = builder.phi(I64)
+        k.add_incoming(ir.Constant(I64, 0), before)
+        place = builder.add(target, builder.mul(k, ir.Constant(I64, LINE)))
+        product = builder.fmul(vector, broadcast(builder, item(builder, factors, k)), flags=("contract",))
+        store(builder, builder.fadd(load(builder, place), product, flags=("contract",)), place)
+        following = builder.add(k, ir.Constant(I64, 1))
+        k.add_incoming(following, loop)
+        builder.cbranch(builder.icmp_signed("<", following, count), loop, done)
+        builder.position_at_end(done)
+        return context.get_dummy_value()
 
-
-def _multiples_of(typing, target, source, factors, count):  # type: ignore[no-untyped-def]
-    return types.void(*(types.int64,) * 4), _emit_multiples
+    return types.void(*(types.int64,) * 4), emit
 
 
 # target[k] ← target[k] + factors[k] source, for vectors target[k] and source and one k at least; all are addresses.
-add_multiples: Any = intrinsic(_multiples_of)
+add_multiples: Any = intrinsic(multiples)
+
+
+@jit_inline
+def padded_length(rank: int) -> int:
+    """Row length padded to a whole number of vectors."""
+    return (rank + LANES - 1) // LANES * LANES
 
 
 @jit_inline

@@ -55,7 +55,9 @@ class Compressed:
         self.positive = tensor.positive
         self.observed = tensor.observed
         self._core = core
-        self._bases = [_in(core.dtype, bases.get(mode)) for mode in range(len(tensor.shape))]
+        self._bases = [
+            bases[mode].astype(core.dtype, copy=False) if mode in bases else None for mode in range(len(tensor.shape))
+        ]
         self._left_out = max(0.0, tensor.norm**2 - core.norm**2)
         # The factor of each mode that was projected last, for as long as someone else needs it, and its projection.
         self._latest: dict[int, tuple[ReferenceType[Array], Array]] = {}
@@ -162,17 +164,12 @@ def compress(
         products = gemm_over_observed(blocks, threads)
         heard = None if bases else on_progress
         bases[tensor.modes[axis]], entries = _truncated(entries, products, axis, rank + OVERSAMPLES, random, heard)
-        if _loss(tensor, entries) > largest_loss:
+        flat = entries.ravel()  # it may be large yet: summed in pieces
+        parts = (flat[part].astype(np.float64, copy=False) for part in split_evenly(flat.size, -(-flat.size // SUMMED)))
+        kept = sum(float(part @ part) for part in parts)
+        if math.sqrt(max(0.0, tensor.norm**2 - kept)) / tensor.norm > largest_loss:
             return None
     return Compressed(tensor, tensor.with_core(entries), bases) if bases else None
-
-
-def _loss(tensor: TensorLike, core: Array) -> float:
-    """The norm of what a core leaves out, relative to the tensor's. It may be large yet: summed in pieces."""
-    flat = core.ravel()
-    parts = (flat[part].astype(np.float64, copy=False) for part in split_evenly(flat.size, -(-flat.size // SUMMED)))
-    kept = sum(float(part @ part) for part in parts)
-    return math.sqrt(max(0.0, tensor.norm**2 - kept)) / tensor.norm
 
 
 def _truncated(
@@ -190,7 +187,8 @@ def _truncated(
         return part
 
     def orthonormal(product: Array) -> Array:
-        return padded(_orthonormal(product[:, :kept]), products.unit)
+        basis = np.linalg.qr(product[:, :kept].astype(np.float64))[0]
+        return padded(basis.astype(product.dtype), products.unit)
 
     sketch = (_sketch(math.prod(_others(part, side)), kept, products, random) for part in parts)
     U = orthonormal(products.contract_parts(map(told, sketch), columns, side))
@@ -218,12 +216,3 @@ def _sketch(rows: int, columns: int, products: Gemm, random: np.random.Generator
         sketch[:, some] = random.standard_normal((some.stop - first, rows)).T
     sketch[:, columns:] = 0
     return sketch
-
-
-def _orthonormal(columns: Array) -> Array:
-    """Orthonormal columns that span the same."""
-    return np.linalg.qr(columns.astype(np.float64))[0].astype(columns.dtype)
-
-
-def _in(dtype: np.dtype[Any], U: Array | None) -> Array | None:
-    return None if U is None else U.astype(dtype, copy=False)

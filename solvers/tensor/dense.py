@@ -10,7 +10,16 @@ import numpy as np
 
 from sparse_ncp.solvers.tensor.compressed import LARGEST_LOSS, Compressed, compress, is_worthwhile, sketch_bytes
 from sparse_ncp.solvers.tensor.dimension_tree import DimensionTree
-from sparse_ncp.solvers.tensor.gemm.blocks import BlockRegion, Blocks, Split, Tile, best_split, shifted, split_point
+from sparse_ncp.solvers.tensor.gemm.blocks import (
+    BlockRegion,
+    Blocks,
+    Split,
+    Tile,
+    best_split,
+    length_of,
+    shifted,
+    split_point,
+)
 from sparse_ncp.solvers.tensor.gemm.out_of_core import FileEntries, MatrixTile, matrix_tiles, stream_tile_entries
 from sparse_ncp.solvers.tensor.missing.gemm import gemm_over_observed
 from sparse_ncp.solvers.tensor.missing.grams import CompleteGrams, RowGrams
@@ -186,7 +195,13 @@ class Tensor(DimensionTree):
                 own = slice(some.start * blocks_each, some.stop * blocks_each)
                 region = own, slice(0, rows), columns if shape == blocks.shape else slice(0, after)
                 tile = None if entries is None else Tile(region, entries.reshape(own.stop - own.start, rows, -1))
-                tiles = _tiles(region)
+                width = max(1, TILE // rows)  # columns of the unfolding, in one tile
+                wide = min(length_of(region[2]), width)
+                cuts = product(
+                    split_evenly(length_of(own), -(-length_of(own) * wide // width)),
+                    split_evenly(length_of(region[2]), -(-length_of(region[2]) // wide)),
+                )
+                tiles = [(shifted(some, own), region[1], shifted(depth, region[2])) for some, depth in cuts]
                 groups = max(2, min(GROUPS, self.stored.size // (4 * V[mode].size)))  # each holds a result for the mode
                 items += [(mode, tile, tiles[group]) for group in split_evenly(len(tiles), groups)]
             most, results = stream_tile_entries(np.dtype(np.float64)), sum(V[mode].size for mode, *_ in items)
@@ -214,12 +229,3 @@ class Tensor(DimensionTree):
         weights = padded(V.astype(self.dtype), products.unit)
         product = products.contract_parts(squares_added(products.contracted_parts(weights)), weights.shape[1])
         return GramProduct(product[:, : V.shape[1]].astype(np.float64), positive, negative)
-
-
-def _tiles(region: BlockRegion) -> list[BlockRegion]:
-    """Cut a region with all of a mode into tiles."""
-    before, rows, after = (part.stop - part.start for part in region)
-    columns = max(1, TILE // rows)  # of the unfolding, in one tile
-    wide = min(after, columns)
-    cuts = product(split_evenly(before, -(-before * wide // columns)), split_evenly(after, -(-after // wide)))
-    return [(shifted(some, region[0]), region[1], shifted(depth, region[2])) for some, depth in cuts]

@@ -81,7 +81,11 @@ class DimensionTree:
         cut = self._cut if modes == self._outer else None
         cut = cut or split_point([self.shape[mode] for mode in modes])
         halves = modes[:cut], modes[cut:]
-        for keep, away in sorted((halves, halves[::-1]), key=lambda pair: _first_place(pair[0], wanted)):
+
+        def first_wanted(pair: tuple[Modes, Modes]) -> int:
+            return min((wanted.index(mode) for mode in pair[0] if mode in wanted), default=len(wanted))
+
+        for keep, away in sorted((halves, halves[::-1]), key=first_wanted):
             if not set(keep).isdisjoint(wanted):
                 others = (padded(factors[mode], self._products.unit) for mode in away)
                 weights = self._products.row_products([A.astype(partial.dtype, copy=False) for A in others])
@@ -90,8 +94,3 @@ class DimensionTree:
                 rest = self._products.contract_partial(matrices, weights, away_first)
                 shape = (*(self.shape[mode] for mode in keep), columns)
                 yield from self._walk(rest.reshape(shape), keep, factors, wanted, rank)
-
-
-def _first_place(modes: Modes, wanted: Modes) -> int:
-    """Where the first of the modes comes among those that are wanted."""
-    return min((wanted.index(mode) for mode in modes if mode in wanted), default=len(wanted))

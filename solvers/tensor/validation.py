@@ -87,10 +87,18 @@ def prepare_tensor(
     """
     array = _as_array(tensor)
     check_shape_and_dtype(array)
-    observed = _given_mask(array, mask)
-    array = np.ma.getdata(array)
-    copied = is_copied(array, precision)
-    entries = _working_copy(array, precision) if copied else array
+    observed = None if mask is None else check_mask(mask, array.shape)
+    if np.ma.is_masked(array):
+        own = ~np.ma.getmaskarray(array)
+        observed = own if observed is None else own & observed
+    if observed is not None and observed.all():
+        observed = None
+    entries = np.ma.getdata(array)
+    copied = is_copied(entries, precision)
+    if copied:
+        order: Literal["C", "F"] = "F" if entries.flags.f_contiguous and not entries.flags.c_contiguous else "C"
+        with np.errstate(over="ignore"):  # an overflow becomes an infinity, which the scan refuses with its index
+            entries = np.array(entries, working_precision(entries, precision), order=order)
     found = None if copied or observed is not None else known
     if found is None:
         found = scan(entries, threads, observed, on_progress=on_progress, runs=contiguous_runs)
@@ -133,21 +141,6 @@ def _as_array(tensor: object, field: str = "tensor") -> NDArray[Any]:
         return tensor if isinstance(tensor, np.ma.MaskedArray) else np.asarray(tensor)
     except ValueError as error:
         raise InvalidInput(field, "is not an array", "pass numbers in a rectangular arrangement") from error
-
-
-def _given_mask(array: NDArray[Any], mask: object) -> Booleans | None:
-    """Where the entries are observed, by the mask and by a masked array's own; None if that is everywhere."""
-    observed = None if mask is None else check_mask(mask, array.shape)
-    if np.ma.is_masked(array):
-        own = ~np.ma.getmaskarray(array)
-        observed = own if observed is None else own & observed
-    return None if observed is None or observed.all() else observed
-
-
-def _working_copy(array: NDArray[Any], precision: Precision | None) -> Array:
-    order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-    with np.errstate(over="ignore"):  # an overflow becomes an infinity, which the scan refuses with its index
-        return np.array(array, working_precision(array, precision), order=order)
 
 
 def check_entries(found: Scan, dtype: np.dtype[Any], missing: Missing, negative: Negative) -> None:

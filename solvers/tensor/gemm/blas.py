@@ -1,13 +1,12 @@
 """The two large products by BLAS, cut by the shape alone, so that no number of threads shows in the bits."""
 
 import math
-from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
 
 from sparse_ncp.solvers.tensor.gemm.blocks import NARROW, Blocks
-from sparse_ncp.solvers.tensor.gemm.float64_partials import Float64Partials
+from sparse_ncp.solvers.tensor.gemm.float64_partials import Float64Partials, total
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
@@ -41,7 +40,7 @@ class Matricization:
         def term(part: slice) -> Array:
             return self._blocks.times(weights[:, part], (slice(None), part, slice(None)))
 
-        return _components_first(_total(self._threads.each(term, split_evenly(inner, self._pieces))))
+        return _components_first(total(self._threads.each(term, split_evenly(inner, self._pieces))))
 
     def contract_outer(self, weights: Array) -> Array:
         """Σ over the outer modes; weights is R × (before · after), the result R × inner."""
@@ -59,12 +58,14 @@ class Matricization:
             return kept
 
         def term(part: slice) -> Array:
-            return _total(
-                self._blocks.times_transposed(weights[:, block, part], block, slice(None), part)
-                for block in range(before)
+            return total(
+                [
+                    self._blocks.times_transposed(weights[:, block, part], block, slice(None), part)
+                    for block in range(before)
+                ]
             )
 
-        return _total(self._threads.each(term, split_evenly(after, self._pieces)))
+        return total(self._threads.each(term, split_evenly(after, self._pieces)))
 
     def _side_by_side(self, weights: Array, axis: Literal[0, 2]) -> Array:
         """The inner modes contracted, with the outer ones cut before (axis 0) or after them (axis 2)."""
@@ -98,14 +99,6 @@ class BlasGemm(Float64Partials):
 
 def _components_first(kept: Array) -> Array:
     return np.ascontiguousarray(np.moveaxis(kept, 1, 0)).reshape(kept.shape[1], -1)
-
-
-def _total(terms: Iterable[Array]) -> Array:
-    """The sum in the order of the terms, whichever thread finished first."""
-    first, *rest = terms
-    for term in rest:
-        first += term
-    return first
 
 
 def _transposed(matrix: Array) -> Array:

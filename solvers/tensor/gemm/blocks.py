@@ -57,6 +57,16 @@ class Split(NamedTuple):
     stop: int
 
 
+def length_of(part: slice) -> int:
+    """Return the number of entries in a slice of step 1."""
+    return int(part.stop - part.start)
+
+
+def relative_to(part: slice, whole: slice) -> slice:
+    """Return a slice counted from the start of another one."""
+    return slice(part.start - whole.start, part.stop - whole.start)
+
+
 def shifted(part: slice, by: slice) -> slice:
     """A part that is counted from the beginning of another, counted as that one is."""
     return slice(part.start + by.start, part.stop + by.start)

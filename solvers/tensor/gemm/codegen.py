@@ -142,7 +142,9 @@ class Emitter:
             number = b.load(b.gep(starts[m], [k]) if entry is None else b.gep(entry, [ir.Constant(I64, m)]))
             for place, vector in enumerate(vectors):
                 spread = self._broadcast(number, vector)
-                total = b.call(self._fma(vector), [spread, weights[place], sums[m][place]])
+                name = f"llvm.fma.v{vector.count}f{8 * self.item}"
+                fma = self._declared(name, ir.FunctionType(vector, [vector] * 3))
+                total = b.call(fma, [spread, weights[place], sums[m][place]])
                 sums[m][place].add_incoming(total, loop)
                 sums[m][place] = total
         following = b.add(k, ir.Constant(I64, 1))
@@ -171,10 +173,6 @@ class Emitter:
             prefetch, [b.bitcast(place, byte), *(ir.Constant(number, flag) for flag in (0, 3, 1))]
         )  # read, keep, data
 
-    def _fma(self, vector: Value) -> Value:
-        name = f"llvm.fma.v{vector.count}f{8 * self.item}"
-        return self._declared(name, ir.FunctionType(vector, [vector] * 3))
-
     def _declared(self, name: str, kind: Value) -> Value:
         found = self.builder.module.globals.get(name)
         return ir.Function(self.builder.module, kind, name) if found is None else found
@@ -192,7 +190,7 @@ class Emitter:
         return self.builder.load(self._address(pointer, offset, vector), align=self.item)
 
 
-def _emit(is_along: bool) -> Callable[..., Any]:
+def emit_rows(is_along: bool) -> Callable[..., Any]:
     def code(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
         scalar = context.get_value_type(signature.args[0])
         pointer = scalar.as_pointer()
@@ -205,16 +203,16 @@ def _emit(is_along: bool) -> Callable[..., Any]:
     return code
 
 
-def _along(typing, kind, x, step, W, out, columns, rows, depth, units, ahead, ahead_step):  # type: ignore[no-untyped-def]
-    return types.void(kind, *(types.int64,) * 10), _emit(is_along=True)
+def rows_along(typing, kind, x, step, W, out, columns, rows, depth, units, ahead, ahead_step):  # type: ignore[no-untyped-def]
+    return types.void(kind, *(types.int64,) * 10), emit_rows(is_along=True)
 
 
-def _across(typing, kind, x, step, W, out, columns, rows, depth, units, ahead, ahead_step):  # type: ignore[no-untyped-def]
-    return types.void(kind, *(types.int64,) * 10), _emit(is_along=False)
+def rows_across(typing, kind, x, step, W, out, columns, rows, depth, units, ahead, ahead_step):  # type: ignore[no-untyped-def]
+    return types.void(kind, *(types.int64,) * 10), emit_rows(is_along=False)
 
 
-_rows_along: Any = intrinsic(_along)
-_rows_across: Any = intrinsic(_across)
+_rows_along: Any = intrinsic(rows_along)
+_rows_across: Any = intrinsic(rows_across)
 
 
 @jit
@@ -285,46 +283,45 @@ def sum_across(
                             place += units * unit * item
 
 
-def _emit_copy(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
-    """Whole vectors of rows of entries, zero where one is NaN."""
-    b, scalar = builder, context.get_value_type(signature.args[0])
-    emitter, zero = Emitter(b, scalar, VECTOR_BYTES or 32, is_along=True), ir.Constant(I64, 0)
-    vector = ir.VectorType(scalar, emitter.lanes)
-    _, x, step, out, out_step, rows, vectors = arguments
-    x, out = (b.inttoptr(address, scalar.as_pointer()) for address in (x, out))
-    both = b.mul(rows, vectors)
-    before, outer = b.block, b.append_basic_block("row")
-    inner, after = b.append_basic_block("copy"), b.append_basic_block("copied")
-    b.cbranch(b.icmp_signed(">", both, zero), outer, after)
-    b.position_at_end(outer)
-    row = b.phi(I64)
-    row.add_incoming(zero, before)
-    source, target = b.gep(x, [b.mul(row, step)]), b.gep(out, [b.mul(row, out_step)])
-    next_row = b.add(row, ir.Constant(I64, 1))
-    b.branch(inner)
-    b.position_at_end(inner)
-    turn = b.phi(I64)
-    turn.add_incoming(zero, outer)
-    offset = b.mul(turn, ir.Constant(I64, emitter.lanes))
-    entries = emitter.load(b.gep(source, [offset]), 0, vector)
-    observed = b.select(b.fcmp_ordered("ord", entries, entries), entries, ir.Constant(vector, None))
-    b.store(observed, b.bitcast(b.gep(target, [offset]), vector.as_pointer()), align=emitter.item)
-    following = b.add(turn, ir.Constant(I64, 1))
-    turn.add_incoming(following, inner)
-    row_done = b.append_basic_block("row_done")
-    b.cbranch(b.icmp_signed("<", following, vectors), inner, row_done)
-    b.position_at_end(row_done)
-    row.add_incoming(next_row, row_done)
-    b.cbranch(b.icmp_signed("<", next_row, rows), outer, after)
-    b.position_at_end(after)
-    return context.get_dummy_value()
+def copy_vectors(typing, kind, x, step, out, out_step, rows, vectors):  # type: ignore[no-untyped-def]
+    def emit(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+        """Whole vectors of rows of entries, zero where one is NaN."""
+        b, scalar = builder, context.get_value_type(signature.args[0])
+        emitter, zero = Emitter(b, scalar, VECTOR_BYTES or 32, is_along=True), ir.Constant(I64, 0)
+        vector = ir.VectorType(scalar, emitter.lanes)
+        _, x, step, out, out_step, rows, vectors = arguments
+        x, out = (b.inttoptr(address, scalar.as_pointer()) for address in (x, out))
+        both = b.mul(rows, vectors)
+        before, outer = b.block, b.append_basic_block("row")
+        inner, after = b.append_basic_block("copy"), b.append_basic_block("copied")
+        b.cbranch(b.icmp_signed(">", both, zero), outer, after)
+        b.position_at_end(outer)
+        row = b.phi(I64)
+        row.add_incoming(zero, before)
+        source, target = b.gep(x, [b.mul(row, step)]), b.gep(out, [b.mul(row, out_step)])
+        next_row = b.add(row, ir.Constant(I64, 1))
+        b.branch(inner)
+        b.position_at_end(inner)
+        turn = b.phi(I64)
+        turn.add_incoming(zero, outer)
+        offset = b.mul(turn, ir.Constant(I64, emitter.lanes))
+        entries = emitter.load(b.gep(source, [offset]), 0, vector)
+        observed = b.select(b.fcmp_ordered("ord", entries, entries), entries, ir.Constant(vector, None))
+        b.store(observed, b.bitcast(b.gep(target, [offset]), vector.as_pointer()), align=emitter.item)
+        following = b.add(turn, ir.Constant(I64, 1))
+        turn.add_incoming(following, inner)
+        row_done = b.append_basic_block("row_done")
+        b.cbranch(b.icmp_signed("<", following, vectors), inner, row_done)
+        b.position_at_end(row_done)
+        row.add_incoming(next_row, row_done)
+        b.cbranch(b.icmp_signed("<", next_row, rows), outer, after)
+        b.position_at_end(after)
+        return context.get_dummy_value()
+
+    return types.void(kind, *(types.int64,) * 6), emit
 
 
-def _copy(typing, kind, x, step, out, out_step, rows, vectors):  # type: ignore[no-untyped-def]
-    return types.void(kind, *(types.int64,) * 6), _emit_copy
-
-
-_copy_vectors: Any = intrinsic(_copy)
+_copy_vectors: Any = intrinsic(copy_vectors)
 
 
 @jit

@@ -57,16 +57,15 @@ class Float64Partials(ABC):
     def row_products(self, factors: Sequence[Array]) -> Array:
         product, *others = map(_for_kernels, factors)
         for A in others:
-            product = self._times_rows(product, A)
-        return product
+            out = aligned_empty((len(product), *A.shape), product.dtype)
 
-    def _times_rows(self, A: Array, B: Array) -> Array:
-        out = aligned_empty((len(A), *B.shape), A.dtype)
-        self._threads.each(
-            lambda part: self._kernels.multiply_rows(A, B, part.start, out[part]),
-            split_evenly(len(A), min(out.size // SMALL_PARTIAL, 2 * self._threads.count)),
-        )
-        return out.reshape(-1, B.shape[1])
+            def multiply(part: slice, left: Array = product, right: Array = A, out: Array = out) -> None:
+                self._kernels.multiply_rows(left, right, part.start, out[part])
+
+            parts = min(out.size // SMALL_PARTIAL, 2 * self._threads.count)
+            self._threads.each(multiply, split_evenly(len(product), parts))
+            product = out.reshape(-1, A.shape[1])
+        return product
 
 
 def _for_kernels(A: Array) -> Array:
@@ -74,7 +73,7 @@ def _for_kernels(A: Array) -> Array:
     return A if A.flags.c_contiguous and A.flags.writeable else A.copy()
 
 
-def total(sums: Array) -> Array:
+def total(sums: Array | Sequence[Array]) -> Array:
     """The sum in the order of the sections."""
     total: Array = sums[0]
     for section in sums[1:]:

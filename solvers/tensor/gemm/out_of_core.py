@@ -195,22 +195,21 @@ def stream_tile_regions(shape: tuple[int, int, int], most: int) -> Iterator[Bloc
 
 def memory_bytes() -> int:
     """The memory that this process could have: what is available, or the limit of its control group if that is less."""
-    found = [_number(Path("/sys/fs/cgroup/memory.max"))]
+
+    def number(path: str) -> int | None:
+        words = next(iter(_lines(Path(path))), "")
+        return int(words) if words.isdigit() else None
+
+    found = [number("/sys/fs/cgroup/memory.max")]
     for line in _lines(Path("/proc/self/cgroup")):
         _, controllers, path = line.split(":", 2)
         if controllers == "":
-            found.append(_number(Path(f"/sys/fs/cgroup{path}/memory.max")))
+            found.append(number(f"/sys/fs/cgroup{path}/memory.max"))
         elif "memory" in controllers.split(","):
-            found.append(_number(Path(f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes")))
+            found.append(number(f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes"))
     available = (line for line in _lines(Path("/proc/meminfo")) if line.startswith("MemAvailable:"))
     found.extend(1024 * int(line.split()[1]) for line in available)
-    return min((number for number in found if number is not None), default=1 << 62)
-
-
-def _number(path: Path) -> int | None:
-    """The number in a file; None if there is no such file, or no number in it."""
-    words = next(iter(_lines(path)), "")
-    return int(words) if words.isdigit() else None
+    return min((limit for limit in found if limit is not None), default=1 << 62)
 
 
 def _lines(path: Path) -> list[str]:

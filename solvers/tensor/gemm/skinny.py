@@ -6,9 +6,6 @@ bits depend on the shape and the number of columns alone.
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import product
-from typing import Any
-
-import numpy as np
 
 from sparse_ncp.solvers.tensor.gemm.blas import SMALL, BlasGemm
 from sparse_ncp.solvers.tensor.gemm.blocks import (
@@ -99,17 +96,16 @@ class SkinnyGemm(Float64Partials):
         """For what is left of a region when this side of it is contracted."""
         before, inner, after = region_shape(whole)
         rows = before * after if side == "inner" else inner
-        return _zeros((len(self._sections(side)), rows, columns), self.dtype)
+        sums = aligned_empty((len(self._sections(side)), rows, columns), self.dtype)
+        sums[...] = 0
+        return sums
 
     def _contract(self, side: Side, weights: Array, whole: BlockRegion, sums: Array) -> None:
-        (self._contract_inner if side == "inner" else self._contract_outer)(weights, whole, sums)
-
-    def _contract_inner(self, weights: Array, whole: BlockRegion, sums: Array) -> None:
-        """For outer modes that lie side by side, added to the sums."""
-        sections = self._sections("inner")
+        """Add the products over a region to the sums; its outer modes lie side by side."""
+        sections, rows_at_once = self._sections(side), self._kernel.ROWS
         by_block = region_shape(whole)[0] >= 2 * self._threads.count
 
-        def work(tile: Tile, region: BlockRegion) -> None:
+        def sum_inner(tile: Tile, region: BlockRegion) -> None:
             blocks, rows, columns = region
 
             def piece(item: tuple[int, slice]) -> None:
@@ -120,18 +116,10 @@ class SkinnyGemm(Float64Partials):
                     first = cut.start - whole[1].start
                     self._sum_across(tile, (b, cut, a), weights, first, sums[section], self._row(whole, b, a))
 
-            if by_block:
-                self._share(piece, len(sections), blocks, 1, weights.shape[1])
-            else:
-                self._share(piece, len(sections), columns, self._kernel.ROWS, weights.shape[1])
+            cut_side, unit = (blocks, 1) if by_block else (columns, rows_at_once)
+            self._share(piece, len(sections), cut_side, unit, weights.shape[1])
 
-        self._each_tile(work, whole)
-
-    def _contract_outer(self, weights: Array, whole: BlockRegion, sums: Array) -> None:
-        """For outer modes that lie side by side, added to the sums."""
-        sections = self._sections("outer")
-
-        def work(tile: Tile, region: BlockRegion) -> None:
+        def sum_outer(tile: Tile, region: BlockRegion) -> None:
             blocks, rows, columns = region
 
             def piece(item: tuple[int, slice]) -> None:
@@ -143,9 +131,9 @@ class SkinnyGemm(Float64Partials):
                     row = self._row(whole, blocks, cut)
                     self._sum_along(tile, (blocks, rows_part, cut), weights, row, out)
 
-            self._share(piece, len(sections), rows, self._kernel.ROWS, weights.shape[1])
+            self._share(piece, len(sections), rows, rows_at_once, weights.shape[1])
 
-        self._each_tile(work, whole)
+        self._each_tile(sum_inner if side == "inner" else sum_outer, whole)
 
     def _row(self, whole: BlockRegion, blocks: slice, columns: slice) -> int:
         """Of weights or results for the outer modes of a region, the one that belongs to these."""
@@ -197,12 +185,6 @@ def _address(tile: Tile, region: BlockRegion) -> tuple[int, int, int]:
     (before, inner, after), (_, rows, columns) = origin(tile, region), tile.entries.shape
     offset = (before * rows + inner) * columns + after
     return tile.entries.ctypes.data + offset * tile.entries.itemsize, rows * columns, columns
-
-
-def _zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    sums = aligned_empty(shape, dtype)
-    sums[...] = 0
-    return sums
 
 
 def _common(one: slice, other: slice) -> slice | None:

@@ -116,37 +116,6 @@ def add_products(
                     total[r, s] += b[r] * b[s]
 
 
-def _emit_table(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
-    """For each four of 32 rows of weights all sixteen sums; bit b of a sum's place stands for row b of its four."""
-    b, at = builder, _Rows(builder)
-    weights, step, table = arguments
-    for group in range(8):
-        sums = {0: ir.Constant(at.vector, None)}
-        for bit in range(4):
-            place = b.add(weights, b.mul(step, ir.Constant(I64, 4 * group + bit)))
-            single = b.load(at.row(place, 0), align=8)
-            sums |= {place + (1 << bit): b.fadd(found, single) for place, found in sums.items() if place}
-            sums[1 << bit] = single
-        for place, found in sums.items():
-            b.store(found, at.row(table, 16 * group + place), align=8)
-    return context.get_dummy_value()
-
-
-def _emit_chosen(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
-    """One row of sums; the compiler would ask each time whether its nine rows overlap."""
-    b, at = builder, _Rows(builder)
-    table, bits, sums = arguments
-    terms = []
-    for group in range(8):
-        four = b.and_(b.lshr(bits, ir.Constant(I64, 4 * group)), ir.Constant(I64, 15))
-        begin = b.add(table, b.mul(four, ir.Constant(I64, 8 * WIDTH)))
-        terms.append(b.load(at.row(begin, 16 * group), align=8))
-    while len(terms) > 1:
-        terms = [b.fadd(one, other) for one, other in zip(terms[::2], terms[1::2], strict=True)]
-    b.store(b.fadd(b.load(at.row(sums, 0), align=8), terms[0]), at.row(sums, 0), align=8)
-    return context.get_dummy_value()
-
-
 class _Rows:
     """Rows of a table, from an address on, as vectors."""
 
@@ -158,16 +127,45 @@ class _Rows:
         return self.builder.inttoptr(place, self.vector.as_pointer())
 
 
-def _table(typing, weights, step, table):  # type: ignore[no-untyped-def]
-    return types.void(types.int64, types.int64, types.int64), _emit_table
+def table_of_sums(typing, weights, step, table):  # type: ignore[no-untyped-def]
+    def emit(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+        """For each four of 32 rows of weights all sixteen sums; bit b of a sum's place stands for row b of its four."""
+        b, at = builder, _Rows(builder)
+        weights, step, table = arguments
+        for group in range(8):
+            sums = {0: ir.Constant(at.vector, None)}
+            for bit in range(4):
+                place = b.add(weights, b.mul(step, ir.Constant(I64, 4 * group + bit)))
+                single = b.load(at.row(place, 0), align=8)
+                sums |= {place + (1 << bit): b.fadd(found, single) for place, found in sums.items() if place}
+                sums[1 << bit] = single
+            for place, found in sums.items():
+                b.store(found, at.row(table, 16 * group + place), align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), emit
 
 
-def _chosen(typing, table, bits, sums):  # type: ignore[no-untyped-def]
-    return types.void(types.int64, types.int64, types.int64), _emit_chosen
+def chosen_sums(typing, table, bits, sums):  # type: ignore[no-untyped-def]
+    def emit(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
+        """One row of sums; the compiler would ask each time whether its nine rows overlap."""
+        b, at = builder, _Rows(builder)
+        table, bits, sums = arguments
+        terms = []
+        for group in range(8):
+            four = b.and_(b.lshr(bits, ir.Constant(I64, 4 * group)), ir.Constant(I64, 15))
+            begin = b.add(table, b.mul(four, ir.Constant(I64, 8 * WIDTH)))
+            terms.append(b.load(at.row(begin, 16 * group), align=8))
+        while len(terms) > 1:
+            terms = [b.fadd(one, other) for one, other in zip(terms[::2], terms[1::2], strict=True)]
+        b.store(b.fadd(b.load(at.row(sums, 0), align=8), terms[0]), at.row(sums, 0), align=8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), emit
 
 
-_fill_table: Any = intrinsic(_table)
-_add_chosen: Any = intrinsic(_chosen)
+_fill_table: Any = intrinsic(table_of_sums)
+_add_chosen: Any = intrinsic(chosen_sums)
 
 
 @jit

@@ -11,7 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.tensor.gemm.blocks import BlockRegion, Blocks, Split, Tile, block_sizes, origin, split_by
+from sparse_ncp.solvers.tensor.gemm.blocks import (
+    BlockRegion,
+    Blocks,
+    Split,
+    Tile,
+    block_sizes,
+    length_of,
+    origin,
+    region_shape,
+    relative_to,
+    split_by,
+)
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.scan import Booleans, Region, mask_region
 
@@ -56,26 +67,26 @@ class MaskedBlocks(Blocks):
             for kind in {counts, True}:
                 self._tile(region, kind)
                 if not self.entries.flags.writeable:  # what is read from its file can be written to
-                    self._tile(region, kind, Tile(region, np.zeros(_lengths(region), self.entries.dtype)))
+                    self._tile(region, kind, Tile(region, np.zeros(region_shape(region), self.entries.dtype)))
 
     def read(self, region: BlockRegion, source: Tile | None = None) -> Array:
         return self._tile(self._resolved(region), self._counts, source)
 
     def residual(self, region: BlockRegion, entries: Array, model: Array) -> Array:
         cut = self._resolved(region)
-        source = Tile(cut, entries.reshape(_lengths(cut)))
+        source = Tile(cut, entries.reshape(region_shape(cut)))
         difference: Array = self._tile(cut, False, source) - self._tile(cut, True, source) * model
         return difference
 
     def times(self, weights: Array, region: BlockRegion, out: Array | None = None) -> Array:
         before, inner, after = self._resolved(region)
         if out is None:
-            out = np.empty((_length(before), len(weights), _length(after)), self.dtype)
+            out = np.empty((length_of(before), len(weights), length_of(after)), self.dtype)
         room = _Room(self.dtype)
         for b, i, a in _tiles((before, inner, after), SHORT_ROW):
-            part, tile = out[_from(b, before), :, _from(a, after)], room.tile((b, i, a))
+            part, tile = out[relative_to(b, before), :, relative_to(a, after)], room.tile((b, i, a))
             self._fill((b, i, a), self._counts, tile)
-            room.add(part, weights[:, _from(i, inner)], tile, is_first=i.start == inner.start)
+            room.add(part, weights[:, relative_to(i, inner)], tile, is_first=i.start == inner.start)
         return out
 
     def times_transposed(
@@ -83,12 +94,12 @@ class MaskedBlocks(Blocks):
     ) -> Array:
         before, inner, after = self._resolved((slice(block, block + 1), inner, after))
         if out is None:
-            out = np.empty((len(weights), _length(inner)), self.dtype)
+            out = np.empty((len(weights), length_of(inner)), self.dtype)
         room = _Room(self.dtype)
         for _, i, a in _tiles((before, inner, after), LONG_ROW):
-            part, tile = out[:, _from(i, inner)], room.tile((before, i, a))
+            part, tile = out[:, relative_to(i, inner)], room.tile((before, i, a))
             self._fill((before, i, a), self._counts, tile)
-            room.add(part, weights[:, _from(a, after)], tile[0].T, is_first=a.start == after.start)
+            room.add(part, weights[:, relative_to(a, after)], tile[0].T, is_first=a.start == after.start)
         return out
 
     def _resolved(self, region: BlockRegion) -> BlockRegion:
@@ -96,7 +107,7 @@ class MaskedBlocks(Blocks):
         return before, inner, after
 
     def _tile(self, region: BlockRegion, counts: bool, source: Tile | None = None) -> Array:
-        tile = np.empty(_lengths(region), np.float64 if counts else self.entries.dtype)
+        tile = np.empty(region_shape(region), np.float64 if counts else self.entries.dtype)
         self._fill(region, counts, tile, source)
         return tile
 
@@ -116,7 +127,7 @@ class _Room:
         self._tile, self._product = np.empty(TILE, dtype), np.empty(0, dtype)
 
     def tile(self, region: BlockRegion) -> Array:
-        lengths = _lengths(region)
+        lengths = region_shape(region)
         return self._tile[: lengths[0] * lengths[1] * lengths[2]].reshape(lengths)
 
     def add(self, part: Array, weights: Array, tile: Array, is_first: bool) -> None:
@@ -156,21 +167,8 @@ def _places(lengths: tuple[int, ...], shorter: tuple[int, ...]) -> NDArray[np.in
 def _tiles(region: BlockRegion, longest_row: int) -> Iterator[BlockRegion]:
     """Cut a region into tiles, by its lengths alone; those that are summed into the same part come in order."""
     before, inner, after = region
-    columns = min(_length(after), longest_row)
-    rows = min(_length(inner), max(1, TILE // columns))
+    columns = min(length_of(after), longest_row)
+    rows = min(length_of(inner), max(1, TILE // columns))
     blocks = max(1, TILE // (columns * rows))
     for b, a, i in product(split_by(before, blocks), split_by(after, columns), split_by(inner, rows)):
         yield b, i, a
-
-
-def _from(part: slice, whole: slice) -> slice:
-    return slice(part.start - whole.start, part.stop - whole.start)
-
-
-def _length(part: slice) -> int:
-    return int(part.stop - part.start)
-
-
-def _lengths(region: BlockRegion) -> tuple[int, int, int]:
-    before, inner, after = region
-    return before.stop - before.start, inner.stop - inner.start, after.stop - after.start

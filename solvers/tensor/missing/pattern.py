@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sparse_ncp.solvers.tensor.gemm.out_of_core import contiguous_runs
 from sparse_ncp.solvers.tensor.missing.masked import Mask
 from sparse_ncp.solvers.tensor.protocol import Modes
-from sparse_ncp.solvers.tensor.scan import Booleans, Region, regions_with_entries
+from sparse_ncp.solvers.tensor.scan import Booleans, Region, mask_region, regions_with_entries
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
 # The list takes eight bytes per entry and mode, so it may have this share of the entries at most.
@@ -56,13 +56,20 @@ def find_pattern(mask: Mask, modes: Modes, rank: int, threads: Threads) -> Patte
         if total - covered <= LONGEST_LIST * math.prod(shape) and cost < lowest:
             best, lowest = (pattern, axes), cost
     missing, shared = best
+    listed = [np.empty((0, len(shape)), np.int32)]  # the missing entries that are not in the shared pattern
+    if missing is not None:
+        for region, entries in chain.from_iterable(regions_with_entries(mask.stored, contiguous_runs)):
+            cut = mask_region(missing, region)
+            places = np.argwhere(mask.missing(region, entries) & ~cut)
+            if len(places):
+                listed.append((places + [part.start or 0 for part in region]).astype(np.int32))
     in_order = np.argsort(modes).tolist()
     return Pattern(
         counts=tuple(counts[axis] for axis in in_order),
         constant=tuple(sorted(modes[axis] for axis in constant)),
         shared=tuple(sorted(modes[axis] for axis in shared)),
         missing=None if missing is None else np.ascontiguousarray(missing.transpose(in_order)),
-        listed=np.ascontiguousarray(_exceptions(mask, missing)[:, in_order]),
+        listed=np.ascontiguousarray(np.concatenate(listed)[:, in_order]),
     )
 
 
@@ -104,19 +111,3 @@ def _shared_patterns(along: Sequence[Booleans]) -> Iterator[tuple[Booleans, Mode
 
     for axis, missing in enumerate(along):
         yield from further(missing, (axis,))
-
-
-def _exceptions(mask: Mask, missing: Booleans | None) -> NDArray[np.int32]:
-    """The missing entries that are not in the shared pattern, one row of indices each, in memory order."""
-    shape = mask.stored.shape
-    if missing is None:
-        return np.empty((0, len(shape)), np.int32)
-    found = []
-    for region, entries in chain.from_iterable(regions_with_entries(mask.stored, contiguous_runs)):
-        cut: Region = tuple(
-            slice(None) if length == 1 else part for length, part in zip(missing.shape, region, strict=True)
-        )
-        places = np.argwhere(mask.missing(region, entries) & ~missing[cut])
-        if len(places):
-            found.append((places + [part.start or 0 for part in region]).astype(np.int32))
-    return np.concatenate(found) if found else np.empty((0, len(shape)), np.int32)
