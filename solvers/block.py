@@ -1,4 +1,4 @@
-"""One mode's subproblem, as a method sees it."""
+"""The subproblem of one mode, as a method sees it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,10 +11,10 @@ from sparse_ncp.solvers.tensor.threads import Threads
 class Block:
     """The quadratic F(A) = ½ tr(A Q Aᵀ) − tr(A (M − β)ᵀ) over A ≥ 0, with the penalties folded in.
 
-    Q is R × R: the Gram BᵀB + α I, and + β E for the squared l1 penalty; or I_n × R × R, one for every row, where
-    entries are missing. `bound` is R × R and no less than any of them: Q itself if there is one. M is the I_n × R
+    Q is R × R: the Gram BᵀB + α I, plus β E for the squared l1 penalty. With missing entries it is I_n × R × R, one
+    matrix per row. `bound` is an R × R upper bound on all of them (Q itself if there is only one). M is the I_n × R
     MTTKRP, nonnegative unless the tensor has negative entries or is compressed. `beta` is the plain l1 weight, zero if
-    the penalty is squared. Always in float64: next to the tensor it is small.
+    the penalty is squared. All arrays are float64: they are small compared with the tensor.
     """
 
     Q: Float64
@@ -33,7 +33,7 @@ class Block:
         return self.M - self.beta if self.beta else self.M
 
     def times(self, A: Float64) -> Float64:
-        """A Q, each row by its own."""
+        """Return A Q, with the Q of each row if there are several."""
         return times_rows(A, self.Q)
 
 

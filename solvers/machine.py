@@ -1,4 +1,4 @@
-"""The kind of machine that computes: all that last bits depend on besides the tensor, the settings and the seed."""
+"""Identify the kind of machine, on which the last bits of a result depend besides tensor, settings and seed."""
 
 import hashlib
 from functools import cache
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @cache
 def machine_signature() -> str:
-    """Describe the processor and the libraries by which the last bits of a result are decided.
+    """Describe the processor and the libraries that determine the last bits of a result.
 
     Two processes with equal signatures compute the same bits. With different ones, results agree within rounding.
 
@@ -40,7 +40,7 @@ def machine_signature() -> str:
 
 
 def vector_bytes(features: dict[str, bool]) -> int | None:
-    """The length of the vectors to use on a processor with these features; None if BLAS is the better choice there."""
+    """Return the length in bytes of the vectors to use on a processor; None if BLAS is the better choice."""
     if features.get("avx512f"):
         return 64
     if features.get("avx2") and features.get("fma"):
@@ -49,9 +49,9 @@ def vector_bytes(features: dict[str, bool]) -> int | None:
 
 
 def blas_kernels() -> list[str]:
-    """Name the BLAS that numpy uses, and the kernels that it has chosen for this processor.
+    """Name the BLAS of numpy and the kernels that it has chosen for this processor.
 
-    scipy may have loaded a BLAS of its own. It is left out, so that the answer does not depend on what was imported.
+    The BLAS that scipy may have loaded is left out, so that the answer does not depend on which modules are imported.
     """
     import numpy as np
     from threadpoolctl import threadpool_info

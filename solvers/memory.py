@@ -24,8 +24,11 @@ from sparse_ncp.solvers.tensor.validation import check_mask, check_shape_and_dty
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes beyond the tensor itself: its copies, in the working precision (zero if it can be used as it is) and, with
-    accelerate float32, in single precision; and the work arrays."""
+    """Bytes needed in addition to the tensor: for copies of it, and for work arrays.
+
+    A copy is made in the working precision unless the tensor can be used as it is, and another one in single precision
+    with `accelerate="float32"`.
+    """
 
     copy: int
     work: int
@@ -38,9 +41,9 @@ class MemoryEstimate:
 def estimate_memory(
     tensor: NDArray[Any], settings: Settings, *, mask: NDArray[np.bool_] | None = None, missing: int | None = None
 ) -> MemoryEstimate:
-    """An upper estimate, from type, shape and layout alone: no entry is read, so a memory map stays untouched.
+    """Return an upper estimate from type, shape and layout alone; no entry of a memory map is read.
 
-    `missing` is the number of NaN, if it is known; else any number is allowed for where the settings take NaN.
+    `missing` is the number of NaN, if known; otherwise the estimate allows for any number if the settings accept NaN.
     """
     check_shape_and_dtype(tensor)
     itemsize = working_precision(tensor, settings.precision).itemsize
@@ -56,21 +59,21 @@ def estimate_memory(
     partial += sum(min(half * settings.rank, parts) for half in halves) * 8
     # The factor, MTTKRP, right-hand side and solution of a mode in float64; factors of this and the last state.
     blocks = (7 * max(tensor.shape) + 4 * sum(tensor.shape)) * settings.rank * 8
-    # Factors of the sweep before, the ones beyond it, and those of every start that may still be continued.
+    # Factors of the previous sweep, the extrapolated ones, and those of every start that may still be continued.
     sets = 3 * (settings.extrapolate is not False) + (0 if settings.starts == 1 else finalists(settings) + 2)
-    # Put-back: the living columns and the new ones in double precision, and the stacked factors.
+    # Regrowth: the active columns and the new ones in double precision, and the stacked factors.
     sets += 4 * (settings.regrow is not False)
     carried = sets * sum(tensor.shape) * settings.rank * 8
     tiles = 4 * TILE * 8 * available_cores()
-    # A copy in single precision that auto makes is no larger than the sketch, which is gone by then.
+    # With accelerate="auto", the copy in single precision is no larger than the sketch, which is freed by then.
     sketch = sketch_bytes(tensor.shape, settings.rank) if settings.accelerate in ("auto", "compress") else 0
     vectors = (
         (GROUPS + 8) * max(tensor.shape) * (settings.rank + SVD_OVERSAMPLES) * 8 if settings.init == "nndsvd" else 0
     )
-    if vectors and tensor.size > MANY_ENTRIES:  # a part of what lies between two products of a long mode
+    if vectors and tensor.size > MANY_ENTRIES:  # a part of the matrix between the two products of a long mode
         vectors += 2 * STREAM_TILE_BYTES
-    # The diagnostics begin when all that is gone; their products of factors and their tiles are no larger. They add
-    # sums and places of either half of the modes, sums of about a tile or per thread and a core per part, in double
+    # The diagnostics start when all this is freed, and their products of factors and tiles are no larger. They add sums
+    # and positions for both halves of the modes, sums of about a tile or per thread, and a core per part, all in double
     # precision.
     longest = min(max(halves), TILE)
     sums = (2 * sum(halves) + min(GROUPS * longest, TILE) + (2 * available_cores() + 1) * longest) * 8
@@ -78,8 +81,8 @@ def estimate_memory(
     cores = (GROUPS + 4 * available_cores()) * core * 8 if core <= LARGEST_CORE else 0
     diagnostics = sums + cores if settings.diagnose else 0
     gaps = _gaps_bytes(tensor, settings, mask, missing)
-    # A file that does not fit into memory is read through two slabs of up to twice the size, by another pass meanwhile
-    # through two stretches, and by either through a room per reader.
+    # A file that does not fit into memory is read through two tiles of up to twice the nominal size, by another pass
+    # at the same time through two runs, and by both through a buffer per reader.
     is_streamed = FileEntries.of(np.ma.getdata(tensor)) is not None
     slabs = 6 * min(tensor.nbytes, STREAM_TILE_BYTES) + 2 * READERS * READ_BYTES if is_streamed else 0
     copy = tensor.size * itemsize if is_copied(np.ma.getdata(tensor), settings.precision) else 0
@@ -101,13 +104,13 @@ def _gaps_bytes(tensor: NDArray[Any], settings: Settings, mask: NDArray[np.bool_
         lengths = tuple(ours for ours in check_mask(mask, tensor.shape).shape if ours > 1) or (1,)
     cut = split_point(lengths) if len(lengths) > 1 else 1
     halves = math.prod(lengths[:cut]), math.prod(lengths[cut:])
-    # The tree over what is observed: the same as for the tensor, with a column for every pair of components.
+    # The dimension tree over the mask: as for the tensor, with a column for every pair of components.
     pairs = rank * (rank + 1) // 2
     tree = (3 * sum(halves) + 2 * sum(lengths)) * pairs * 8
-    # A Gram per row, as it is formed, penalised, scaled and solved.
+    # A Gram per row, in each step: formed, penalised, scaled and solved.
     rows = 6 * max(tensor.shape) * rank**2 * 8
-    # Where entries are missing all along a mode, for every mode; the pattern that is kept, and its bits twice; the list
-    # of exceptions.
+    # For every mode, where entries are missing all along it; the pattern that is kept, and its bits twice; the list of
+    # exceptions.
     pattern = 2 * sum(entries // length for length in tensor.shape) + entries // 2 + 2 * (entries // 8)
     listed = int(LONGEST_LIST * entries) * tensor.ndim * 24
     tiles = 4 * MASKED_TILE * 8 * available_cores()

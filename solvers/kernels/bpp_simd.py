@@ -1,9 +1,9 @@
 """Block principal pivoting for many rows at a time: x ← argmin ½ xᵀQx − cᵀx over x ≥ 0, for Q of unit diagonal.
 
-Every lane of the vectors has a row of its own, with its own passive set, where x > 0 and the gradient Qx − c is zero;
-elsewhere x = 0 and the gradient is nonnegative. A round solves for the passive sets of all lanes at once, then every
-variable of wrong sign changes sides. A row that has none is done, and the next one takes its lane: what is found for
-it does not depend on its neighbours.
+Each SIMD lane has a row of its own with its own passive set, where x > 0 and the gradient Qx − c is zero; elsewhere
+x = 0 and the gradient is nonnegative. A round solves for the passive sets of all lanes at once, then exchanges all
+variables of wrong sign. A row without any is finished and the next row takes its lane, so that the solution of a row
+does not depend on its neighbours.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,15 +35,15 @@ from sparse_ncp.solvers.tensor.jit import jit, jit_inline
 from sparse_ncp.solvers.tensor.products import Float64
 
 EPS = 2.0**-52
-# Rounds in which exchanging all wrong signs at once need not improve, before the slow but sure rule takes over: only
-# the last one, which cannot cycle. A handful of rounds is usual; a row that needs so many more than it has variables
-# has a nearly singular Q, where the active-set method is quicker.
+# Rounds without improvement in which all wrong signs are exchanged, before the slow but safe rule takes over: only the
+# last one, which cannot cycle. Usually a handful of rounds is enough; a row that needs MORE_ROUNDS more than it has
+# variables has a nearly singular Q, for which the active-set method is faster.
 PATIENCE, MORE_ROUNDS = 3, 20
-# What is known of a lane: its row, the rounds that this took so far, the fewest wrong signs, and the patience left.
+# State of a lane: its row, the rounds so far, the fewest wrong signs, and the rounds left without improvement.
 ROW, ROUNDS, FEWEST, PATIENT = range(4)
 NO_ROW = -1
-# Lanes pay where at least (R − CHEAP) / COSTS of the R variables are passive, with one Q for all rows, or with Q of
-# their own: one row alone is spared what is not passive, and that is most of the work where R is large.
+# Lanes pay off if at least (R − CHEAP) / COSTS of the R variables are passive (COSTS by the dimensions of Q): a single
+# row skips variables that are not passive, which are most of the work if R is large.
 CHEAP, COSTS = 10, {2: 80, 3: 50}
 
 
@@ -68,7 +68,7 @@ _difference: Any = intrinsic(difference)
 
 @jit_inline
 def _subtract(target: int, start: int, factors: int, count: int, source: int, step: int, width: int) -> None:
-    """The same for any width."""
+    """Apply `_difference` to any number of vectors."""
     for first in range(0, width, MOST_VECTORS):
         place = LINE * first
         now = min(MOST_VECTORS, width - first)
@@ -76,7 +76,7 @@ def _subtract(target: int, start: int, factors: int, count: int, source: int, st
 
 
 def _elementwise(compute: Callable[[Value, Value, Value], Value]) -> Any:
-    """target ← what is computed of two vectors; all are addresses."""
+    """Make an intrinsic target ← compute(one, other) for vectors at these addresses."""
 
     def emit(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
         target, one, other = arguments
@@ -91,7 +91,7 @@ def _elementwise(compute: Callable[[Value, Value, Value], Value]) -> Any:
 
 _multiply: Any = _elementwise(lambda builder, one, other: builder.fmul(one, other))
 _subtract_from: Any = _elementwise(lambda builder, one, other: builder.fsub(one, other))
-# Zero outside of the passive set.
+# The inverse pivot is zero outside the passive set.
 _invert_pivot: Any = _elementwise(
     lambda builder, passive, pivot: builder.fdiv(
         passive, builder.select(builder.fcmp_ordered(">", pivot, constant(EPS)), pivot, constant(EPS))
@@ -101,11 +101,11 @@ _invert_pivot: Any = _elementwise(
 
 @jit_inline
 def _solve_passive(Q: Float64, passive: Float64, x: Float64, y: Float64, W: Float64) -> None:
-    """x ← the solution of Q_PP x_P = c_P, zero elsewhere, and y ← Qx − c, in every lane; c is the last column of Q.
+    """Solve Q_PP x_P = c_P in every lane, with x zero elsewhere, and set y ← Qx − c; c is the last column of Q.
 
-    Row j of W has the factors of the rows before, then what elimination by these left of row j of Q. A variable outside
-    of P has no pivot: it is eliminated along, and eliminates nothing. The last two rows hold the inverse pivots, and
-    what the gradient begins with.
+    Row j of W has the factors of the previous rows, then row j of Q after elimination by them. A variable outside P has
+    no pivot: it is eliminated but eliminates nothing. The last two rows have the inverse pivots and the initial value
+    of the gradient.
     """
     rank, step = len(Q), LINE * Q.shape[1]
     w0, q0, p0, x0, y0 = W.ctypes.data, Q.ctypes.data, passive.ctypes.data, x.ctypes.data, y.ctypes.data
@@ -164,14 +164,14 @@ def wrong_signs(typing, c, step, passive, x, y, wrong, rank, rounding):  # type:
     return types.void(*(types.int64,) * 7, types.float64), emit
 
 
-# wrong[r] ← 1 where the sign is wrong of the variable or of its gradient, else 0; in the last row, how many are. No
-# gradient counts that rounding, a share of the largest c and of the sum of x, can have brought below zero.
+# wrong[r] ← 1 if the sign of the variable or of its gradient is wrong, else 0; the last row has their number. Negative
+# gradients within rounding, a fraction of the largest |c| plus the sum of |x|, do not count.
 _find_wrong: Any = intrinsic(wrong_signs)
 
 
 @jit
 def exchange(start: Float64, C: Float64, Q: Float64, out: Float64) -> NDArray[np.int64]:
-    """The solution of every row, from the passive set of its row of `start`; returns the rows that have none yet."""
+    """Solve for every row, from the passive set of its row in `start`; return the rows that did not converge."""
     count, rank = C.shape
     vectors = aligned_zeros((2 * rank + 2) * (rank + 1) + 4 * rank + 1, LANES)
     own = vectors[: rank * (rank + 1)].reshape((rank, rank + 1, LANES))
@@ -210,7 +210,7 @@ def exchange(start: Float64, C: Float64, Q: Float64, out: Float64) -> NDArray[np
 def _fill(
     lanes: NDArray[np.int64], following: int, start: Float64, C: Float64, Q: Float64, own: Float64, passive: Float64
 ) -> int:
-    """Give the following rows to the lanes that have none; returns the first row that is left."""
+    """Assign the next rows to the free lanes; return the first row that is left."""
     count, rank = C.shape
     for lane in range(LANES):
         if lanes[lane, ROW] != NO_ROW or following == count:
@@ -230,7 +230,7 @@ def _fill(
 
 @jit_inline
 def _change_sides(state: NDArray[np.int64], passive: Float64, wrong: Float64, found: int) -> None:
-    """All wrong variables of a lane, or the last one alone."""
+    """Exchange all wrong variables of a lane, or only the last one."""
     all_at_once = found < state[FEWEST] or state[PATIENT] > 0
     state[PATIENT] = PATIENCE if found < state[FEWEST] else state[PATIENT] - 1
     state[FEWEST] = min(state[FEWEST], found)
@@ -242,7 +242,7 @@ def _change_sides(state: NDArray[np.int64], passive: Float64, wrong: Float64, fo
 
 
 def bpp_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
-    """Every row by block principal pivoting; where few of many variables are passive, one row after the other."""
+    """Solve for every row by block principal pivoting, one by one if few of many variables are passive."""
     rank = C.shape[1]
     precompile(Q.ndim)
     if np.count_nonzero(start) * COSTS[Q.ndim] < start.size * (rank - CHEAP):
@@ -257,7 +257,7 @@ def bpp_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
 
 @cache
 def precompile(dimensions: int) -> None:
-    """Compile, or read what was compiled before: not only when some row needs it."""
+    """Compile the kernels, or load them from the cache, before any row needs them."""
     one, Q = np.ones((1, 1)), np.ones((1,) * dimensions)
     for kernel in (exchange, bpp_one_by_one):
         kernel(one, one, Q, one.copy())

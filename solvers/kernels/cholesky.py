@@ -1,4 +1,4 @@
-"""Least squares without constraints: the rows of Z that solve Z Q = C, for one positive definite Q."""
+"""Unconstrained least squares: solve Z Q = C for the rows of Z, with one positive definite Q."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from sparse_ncp.solvers.tensor.products import Float64
 
 @jit
 def ldl_factors(Q: Float64) -> Float64:
-    """Q = Uᵀ D U, with a unit diagonal of U: 1/D on the diagonal, −U above it and −Uᵀ below."""
+    """Factorise Q = Uᵀ D U with unit upper triangular U; return 1/D on the diagonal, −U above and −Uᵀ below it."""
     rank = len(Q)
     factors, rest = np.empty((rank, rank)), Q.copy()
     for j in range(rank):
@@ -24,7 +24,7 @@ def ldl_factors(Q: Float64) -> Float64:
 
 @jit
 def solve_rows(start: Float64, C: Float64, factors: Float64, out: Float64) -> None:
-    """Forward by Uᵀ and back by U, with a row in each lane of vectors; lanes beyond the last row repeat it."""
+    """Substitute forward with Uᵀ and back with U, one row per SIMD lane; lanes beyond the last row repeat it."""
     count, rank = C.shape
     rows = aligned_zeros(rank, LANES)
     r0 = rows.ctypes.data

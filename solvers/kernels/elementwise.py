@@ -1,5 +1,7 @@
-"""Machine code for whole factors: over each entry once, where numpy would go again and again; all but `balance` with
-numpy's bits."""
+"""Kernels that go over a factor once, where numpy would go over it several times.
+
+All except `balance` give the same bits as numpy.
+"""
 
 import math
 from typing import Any
@@ -9,7 +11,7 @@ import numpy as np
 from sparse_ncp.solvers.tensor.jit import jit_strict
 from sparse_ncp.solvers.tensor.products import Array, Float64
 
-# Newton's steps double the digits; a handful is enough from any start.
+# A Newton step doubles the number of correct digits, so a handful is enough from any start.
 NEWTON_STEPS = 50
 CONVERGED = 1e-12
 
@@ -25,7 +27,7 @@ def extrapolate_factor(A: Array, before: Array, weight: np.floating[Any], out: A
 
 @jit_strict
 def squares_and_sums(A: Array) -> Float64:
-    """Of every column the sum of the squares, then of the entries: 2 × R, added up row after row."""
+    """Sums of squares and sums of the entries of each column, as 2 × R, added up row by row."""
     squares, sums = np.zeros(A.shape[1]), np.zeros(A.shape[1])
     for i in range(A.shape[0]):
         for r in range(A.shape[1]):
@@ -37,7 +39,7 @@ def squares_and_sums(A: Array) -> Float64:
 
 @jit_strict
 def column_maxima(A: Array) -> Float64:
-    """Of every column, and of none below zero; not a number where one is not."""
+    """Column maxima, at least 0; NaN where a column contains NaN."""
     largest = np.zeros(A.shape[1])
     for i in range(A.shape[0]):
         for r in range(A.shape[1]):
@@ -49,7 +51,7 @@ def column_maxima(A: Array) -> Float64:
 
 @jit_strict
 def balance(p: Float64, q: Float64) -> Float64:
-    """Scales s with p s² + q s = λ in every mode (rows) and ∏ s = 1, for every component (columns).
+    """Find scales s with p s² + q s = λ in every mode (rows) and ∏ s = 1, for each component (columns).
 
     log s is an increasing function of log λ with a slope between ½ and 1, so Newton's method on its sum cannot fail.
     """
@@ -70,12 +72,12 @@ def balance(p: Float64, q: Float64) -> Float64:
             if abs(excess) < CONVERGED:
                 break
         for mode in range(order):
-            scales[mode, r] *= math.exp(-excess / order)  # the product is 1 to the last bits
+            scales[mode, r] *= math.exp(-excess / order)  # make the product exactly 1, up to rounding
     return scales
 
 
 def precompile(dtype: np.dtype[Any]) -> None:
-    """Compile, or read what was compiled before."""
+    """Compile the kernels, or load them from the cache."""
     one = np.ones((1, 1), dtype)
     extrapolate_factor(one, one, dtype.type(0), one.copy())
     squares_and_sums(one)

@@ -1,4 +1,4 @@
-"""Coordinate descent over the columns of a factor: passes of HALS."""
+"""HALS: coordinate descent over the columns of a factor."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from sparse_ncp.solvers.tensor.products import Float64
 def hals_rows(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int) -> None:
     """a_r ← [a_r + (C_r − A Q_r) / Q_rr]₊ for r = 1 … R, `passes` times.
 
-    Rows do not meet, so each goes through all columns at once; its gradient is kept from pass to pass.
+    Rows are independent, so each one goes through all columns at once and keeps its gradient from pass to pass.
     """
     if Q.ndim == 2:
         _many_rows(A, C, np.ascontiguousarray(Q), out, passes)
@@ -22,7 +22,7 @@ def hals_rows(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int) -> 
 
 @jit_inline
 def _many_rows(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int) -> None:
-    """Rows of one Q, each in a lane of vectors; lanes beyond the last row repeat it."""
+    """Update rows that share one Q, one per SIMD lane; lanes beyond the last row repeat it."""
     count, rank = A.shape
     vectors = aligned_zeros(2 * rank + 1, LANES)
     gradient, entries, moved = vectors[:rank], vectors[rank : 2 * rank], vectors[2 * rank]
@@ -70,7 +70,7 @@ def _one_row(a: Float64, c: Float64, Q: Float64, out: Float64, passes: int) -> N
 
 @jit_inline
 def _downhill(entry: float, slope: float, curvature: float) -> float:
-    """The step to the minimum. A vanished component, of no curvature, is flat, or falls towards zero."""
+    """Return the step to the minimum; a component without curvature has vanished, and is stationary or goes to zero."""
     if curvature > 0:
         return slope / curvature
     return entry if slope > 0 else 0.0
@@ -78,11 +78,11 @@ def _downhill(entry: float, slope: float, curvature: float) -> float:
 
 @jit
 def hals_normalised(A: Float64, Q: Float64, C: Float64, AQ: Float64, rounding: float) -> Float64:
-    """The same for all rows at once, each column scaled to unit length before the next is updated.
+    """Update one column after another for all rows, scaling each to unit length before the next one.
 
-    AQ is what C is to become: A Q, or with a Gram per row, of which Q is the bound, each row of A times its own.
-    A column that vanished stays zero. One becomes so whose norm is not above what rounding alone can give it: this
-    share of the numbers that it is the difference of.
+    AQ is A Q or, with a Gram per row (of which Q is a bound), each row of A times its own Gram. A column that vanished
+    stays zero. A column also becomes zero if its norm could be due to rounding alone, which is up to the fraction
+    `rounding` of the numbers whose difference it is.
     """
     count, rank = A.shape
     columns, descent, moved = A.T.copy(), np.empty((rank, count)), np.empty((rank, count))

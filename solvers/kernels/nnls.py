@@ -1,9 +1,9 @@
 """Nonnegative least squares, row by row: x ← argmin ½ xᵀQx − cᵀx over x ≥ 0, for Q of unit diagonal.
 
-Both methods look for the passive set, where x > 0 and the gradient Qx − c is zero; elsewhere x = 0 and the gradient
-is nonnegative. Both start from the set that the last solution left behind. Its parts are in one file, because
-numba's cache does not notice a change in a function that another file brings in. Entries are taken one by one where
-numba would allocate an array for an expression.
+Both methods search for the passive set, where x > 0 and the gradient Qx − c is zero; elsewhere x = 0 and the gradient
+is nonnegative. Both start from the passive set of the previous solution. Everything is in one file, because numba's
+cache does not notice changes in functions that are imported from others. Loops over entries avoid the temporary array
+that numba would allocate for an expression.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from sparse_ncp.solvers.tensor.jit import jit, jit_inline
 from sparse_ncp.solvers.tensor.products import Float64
 
 EPS = 2.0**-52
-# Rounds in which exchanging all wrong signs at once need not improve, before the slow but sure rule takes over.
+# Rounds without improvement in which all wrong signs are exchanged at once, before the slow but safe rule takes over.
 PATIENCE = 3
 
 
@@ -64,11 +64,11 @@ def _solve_passive(
     chosen: NDArray[np.int64],
     changed: int,
 ) -> int:
-    """x ← the solution of Q_PP x_P = c_P, zero elsewhere; by elimination in the rows P of U. Returns the length of P.
+    """Solve Q_PP x_P = c_P by elimination in the rows P of U, with x zero elsewhere; return the length of P.
 
-    The other columns stay where they are and are eliminated along: that costs less than to move them. The last four
-    rows of U have the inverse pivots, the right-hand side, factors, and what a row or the solution begins with; L has
-    the factors of all rows. Up to `changed` P is that of the last call for this Q and c, and so are U and L.
+    The other columns stay in place and are eliminated too, which costs less than moving them. The last four rows of U
+    have the inverse pivots, the right-hand side, the factors, and the initial value of a row or of the solution; L has
+    the factors of all rows. Up to `changed`, P, U and L are those of the previous call for this Q and c.
     """
     rank, width = len(Q), U.shape[1] // LANES
     pivots, values, factors, rest = rank, rank + 1, rank + 2, rank + 3
@@ -99,7 +99,7 @@ def _solve_passive(
     for k in range(count):
         j = chosen[k]
         U[rest, j] = U[values, j] * U[pivots, j]
-    # Row after row of L, the last first: what is left of a row's own entries is not needed any more.
+    # Go through the rows of L from the last to the first; the remaining entries of a row are not needed any more.
     for k in range(count - 1, -1, -1):
         j = chosen[k]
         x[j] = U[rest, j]
@@ -113,7 +113,7 @@ def _solve_passive(
 def _gradient(
     Q: Float64, c: Float64, x: Float64, y: Float64, U: Float64, chosen: NDArray[np.int64], count: int
 ) -> None:
-    """y ← Qx − c; x is zero but for the first `count` chosen."""
+    """y ← Qx − c, where x is zero except for the first `count` chosen."""
     rank, width, step = len(Q), Q.shape[1] // LANES, 8 * Q.shape[1]
     factors, start = rank + 2, rank + 3
     for r in range(rank):
@@ -129,7 +129,7 @@ def _gradient(
 
 @jit_inline
 def _rounding(rank: int, c: Float64, x: Float64) -> float:
-    """How far below zero rounding alone can bring an entry of Qx − c; no entry of Q exceeds 1."""
+    """Bound the rounding error of an entry of Qx − c; no entry of Q exceeds 1."""
     largest, total = 0.0, 0.0
     for r in range(len(c)):
         largest = max(largest, abs(c[r]))
@@ -149,9 +149,10 @@ def _active_set(
     L: Float64,
     chosen: NDArray[np.int64],
 ) -> None:
-    """From a feasible x and its passive set: add the steepest variable, walk to the solution, drop what hits zero.
+    """Active-set method from a feasible x: add the steepest variable, move to the solution, drop what hits zero.
 
-    The objective falls with every step. The cap is for rounding only; x is feasible and no worse than at the start.
+    The objective decreases in every step. The cap on steps guards against rounding; x is feasible and no worse than at
+    the start when it is reached.
     """
     rank = len(Q)
     changed = 0
@@ -195,10 +196,10 @@ def _pivoting(
     L: Float64,
     chosen: NDArray[np.int64],
 ) -> bool:
-    """Exchange every variable of wrong sign at once; if that stalls, only the last one, which cannot cycle.
+    """Exchange all variables of wrong sign at once or, if that stalls, only the last one, which cannot cycle.
 
-    A handful of rounds is usual. A row that needs more than the cap has a nearly singular Q, where the active-set
-    method is quicker.
+    Usually a handful of rounds is enough. A row that exceeds the cap has a nearly singular Q, for which the active-set
+    method is faster.
     """
     rank = len(Q)
     fewest, patience = rank + 1, PATIENCE
@@ -232,7 +233,7 @@ def _pivoting(
 
 @jit_inline
 def _begin(start: Float64, i: int, x: Float64, passive: NDArray[np.bool_]) -> None:
-    """x ← row i of the start, and its passive set."""
+    """Set x and its passive set from row i of the start."""
     for r in range(len(passive)):
         x[r] = start[i, r]
         passive[r] = x[r] > 0
@@ -247,7 +248,7 @@ def _pad(Q: Float64, padded: Float64) -> None:
 
 @jit
 def active_set_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
-    """Every row by the active-set method, from the feasible row `start`."""
+    """Solve for every row by the active-set method, from the feasible rows of `start`."""
     rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)
     columns = padded_length(rank)
@@ -267,7 +268,7 @@ def active_set_rows(start: Float64, C: Float64, Q: Float64, out: Float64) -> Non
 
 @jit
 def bpp_one_by_one(start: Float64, C: Float64, Q: Float64, out: Float64) -> None:
-    """Every row by block principal pivoting; a row where it does not converge, by the active-set method."""
+    """Solve for every row by block principal pivoting or, if that does not converge, by the active-set method."""
     rank = Q.shape[-1]
     passive, chosen = np.empty(rank, np.bool_), np.empty(rank, np.int64)
     columns = padded_length(rank)

@@ -1,6 +1,6 @@
-"""Run a kernel over the rows of a factor, on several threads.
+"""Run a kernel over the rows of a factor on several threads.
 
-A kernel gets rows and writes rows; it holds no lock and knows no threads.
+A kernel reads and writes rows, without the GIL and without regard to threads.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
 RowKernel: TypeAlias = Callable[..., None]
 
-# Rows that a kernel takes at a time, of so many components: about a millisecond of work. Of fewer components it takes
-# more rows, up to so many times more, as the work goes with their square: one thread has done less by the time another
-# wakes.
+# A kernel processes ROWS rows of COMPONENTS components at a time, about a millisecond of work. The work is quadratic in
+# the number of components: with fewer of them it takes up to MOST_TIMES as many rows, because waking a thread takes
+# equally long.
 ROWS, COMPONENTS, MOST_TIMES = 256, 40, 16
 
 
@@ -28,9 +28,9 @@ def update_rows(
     *options: int,
     out: Float64 | None = None,
 ) -> Float64:
-    """The rows that the kernel writes to its fourth argument, from those of A and C, and of Q if each has its own.
+    """Apply a kernel to the rows of A and C, and of Q if there is one per row.
 
-    They are put into `out`, which may be A or C, or else into a new array.
+    The kernel writes to its fourth argument. The result is stored in `out`, which may be A or C, or in a new array.
     """
     out = np.empty_like(C) if out is None else out
 

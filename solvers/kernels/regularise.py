@@ -1,4 +1,4 @@
-"""A mode's quadratic made positive definite and well scaled, without moving its minimisers."""
+"""Make the quadratic of a mode positive definite and well scaled, without moving its minimisers."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,15 @@ from sparse_ncp.solvers.kernels.parallel_rows import RowKernel, update_rows
 from sparse_ncp.solvers.tensor.products import Float64
 from sparse_ncp.solvers.tensor.threads import Threads
 
-# A pivot of the unit-diagonal Q below this means that Q is singular to working accuracy.
+# Q is singular to working accuracy if a pivot of it, scaled to a unit diagonal, is below this.
 SINGULAR = 1e-10
-# The same beside a C that was summed in float32: its rounding, divided by the pivot, stays small in the solution.
+# The same threshold if C was summed in float32: its rounding errors divided by a pivot stay small in the solution.
 SINGULAR_FLOAT32 = 1e-5
 
 
 @dataclass(frozen=True)
 class RegularisedQuadratic:
-    """½ tr(Z Q Zᵀ) − tr(Z Cᵀ) in the scaled unknown Z = A ∗ scale; Q has a unit diagonal, or each row its own Q."""
+    """½ tr(Z Q Zᵀ) − tr(Z Cᵀ) in Z = A ∗ scale; Q has a unit diagonal, and there may be one per row."""
 
     Q: Float64
     C: Float64
@@ -24,7 +24,7 @@ class RegularisedQuadratic:
     scale: Float64
 
     def solve(self, threads: Threads) -> Float64:
-        """The unconstrained minimiser; it takes the place of the start."""
+        """Return the unconstrained minimiser; the start is overwritten."""
         if self.Q.ndim == 3:
             rows: Float64 = np.linalg.solve(self.Q, self.C[:, :, None])[:, :, 0].astype(np.float64, copy=False)
         else:
@@ -35,7 +35,7 @@ class RegularisedQuadratic:
         return rows
 
     def solve_rows(self, kernel: RowKernel, threads: Threads) -> Float64:
-        """The minimiser over A ≥ 0, by a kernel for nonnegative least squares; it takes the place of the start."""
+        """Return the minimiser over A ≥ 0 by a kernel for nonnegative least squares; the start is overwritten."""
         rows = update_rows(kernel, self.start, self.C, self.Q, threads, out=self.start)
         rows /= self.scale
         return rows
@@ -44,9 +44,9 @@ class RegularisedQuadratic:
 def regularise(A: Float64, Q: Float64, C: Float64, singular: float = SINGULAR) -> RegularisedQuadratic:
     """Scale Q to a unit diagonal; if it is singular, add the proximal term ½ ρ ‖Z − Z_before‖² to the quadratic.
 
-    A component that dies, or two that coincide, make Q singular. A plain ridge would then move the minimiser and let
-    the objective rise a little; the proximal term does neither. Unit diagonal, because components differ in scale by
-    many orders of magnitude and a pivot says nothing before they are equal.
+    Q is singular if a component vanishes or two coincide. A plain ridge would move the minimiser and let the objective
+    rise slightly; the proximal term does neither. Components differ in scale by many orders of magnitude, so pivots are
+    only meaningful for a unit diagonal.
     """
     from sparse_ncp.solvers.kernels.unit_diagonal import unit_diagonals  # numba: see methods/hals.py
 

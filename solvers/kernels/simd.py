@@ -1,6 +1,6 @@
-"""Pieces of machine code on vectors of eight numbers, from which kernels make their intrinsics.
+"""Building blocks for intrinsics on vectors of eight numbers.
 
-numba's cache does not notice a change here: after one, clear it, or change the kernels' files too.
+numba's cache does not notice changes in this file: after one, clear the cache or change the files of the kernels too.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,12 +14,12 @@ from numba.extending import intrinsic
 from sparse_ncp.solvers.tensor.jit import jit_inline
 from sparse_ncp.solvers.tensor.products import Float64
 
-# Numbers of a vector; where the processor has shorter ones, LLVM takes several.
+# Numbers in a vector; LLVM uses several registers if those of the processor are shorter.
 LANES = 8
 I64, NUMBER = ir.IntType(64), ir.DoubleType()
 VECTOR = ir.VectorType(NUMBER, LANES)
 LINE = 8 * LANES  # bytes of a vector
-# So many vectors of a row are in registers together.
+# Number of vectors of a row that are kept in registers together.
 MOST_VECTORS = 4
 
 Value: TypeAlias = Any  # of llvmlite, which is not typed
@@ -30,7 +30,7 @@ def vector(builder: Value, address: Value) -> Value:
 
 
 def load(builder: Value, address: Value, place: int = 0) -> Value:
-    """The vector so many places after the address."""
+    """Load the vector `place` vectors after an address."""
     return builder.load(vector(builder, offset(builder, address, place)), align=8)
 
 
@@ -43,20 +43,20 @@ def offset(builder: Value, address: Value, place: int) -> Value:
 
 
 def item(builder: Value, address: Value, place: Value, kind: Value = NUMBER) -> Value:
-    """The number so many places after the address."""
+    """Load the number `place` numbers after an address."""
     found = builder.add(address, builder.mul(place, ir.Constant(I64, 8)))
     return builder.load(builder.inttoptr(found, kind.as_pointer()))
 
 
 def broadcast(builder: Value, number: Value) -> Value:
-    """The number in every lane."""
+    """Return a vector with the number in every lane."""
     single = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), number, ir.Constant(ir.IntType(32), 0))
     order = ir.Constant(ir.VectorType(ir.IntType(32), LANES), None)
     return builder.shuffle_vector(single, ir.Constant(VECTOR, ir.Undefined), order)
 
 
 def constant(number: float) -> Value:
-    """A vector with the number in every lane."""
+    """Return a constant vector with the number in every lane."""
     return ir.Constant(VECTOR, [number] * LANES)
 
 
@@ -70,8 +70,8 @@ def emit_difference(
 ) -> None:
     """target ← start − Σ_k factor · source, over `count` terms, for up to `MOST_VECTORS` vectors.
 
-    `term` emits the factor of term k and the address of its source. One way for every width: the vectors of the target
-    stay in registers while the terms go by.
+    `term` emits the factor of term k and the address of its source. There is separate code for each width, so that the
+    vectors of the target stay in registers during the loop.
     """
     done = builder.append_basic_block("done")
     switch = builder.switch(width, done)
@@ -127,7 +127,7 @@ def multiples(typing, target, source, factors, count):  # type: ignore[no-untype
     return types.void(*(types.int64,) * 4), emit
 
 
-# target[k] ← target[k] + factors[k] source, for vectors target[k] and source and one k at least; all are addresses.
+# target[k] ← target[k] + factors[k] source, for vectors target[k] and source and at least one k; all are addresses.
 add_multiples: Any = intrinsic(multiples)
 
 
@@ -139,7 +139,7 @@ def padded_length(rank: int) -> int:
 
 @jit_inline
 def aligned_zeros(rows: int, columns: int) -> Float64:
-    """From a multiple of a vector's length on: no vector lies across two lines of the cache."""
+    """Return zeros aligned to the length of a vector, so that no vector straddles two cache lines."""
     buffer = np.zeros(rows * columns + LANES)
     first = (-buffer.ctypes.data // 8) % LANES
     return buffer[first : first + rows * columns].reshape((rows, columns))

@@ -1,4 +1,4 @@
-"""Many small symmetric matrices: scaled to a unit diagonal, and how near they are to singular ones."""
+"""Scale many small symmetric matrices to a unit diagonal, and test how close to singular they are."""
 
 import numpy as np
 
@@ -8,8 +8,10 @@ from sparse_ncp.solvers.tensor.products import Float64
 
 @jit
 def unit_diagonals(Q: Float64) -> tuple[Float64, Float64, Float64]:
-    """Of I × R × R matrices: each divided by the roots of its diagonal on both sides, these roots (1 for none), and the
-    smallest pivot of its Cholesky factorisation then; zero where that fails.
+    """Scale I × R × R matrices to unit diagonals.
+
+    Return the scaled matrices, the square roots of the diagonals (1 where not positive), and the smallest pivot of the
+    Cholesky factorisation of each scaled matrix (0 if it fails).
     """
     count, rank = Q.shape[0], Q.shape[1]
     scaled, scales, smallest, rest = np.empty(Q.shape), np.ones((count, rank)), np.empty(count), np.empty((rank, rank))

@@ -1,7 +1,7 @@
-"""Tucker compression, for runs of hundreds of sweeps: X ≈ core ×₁ U₁ … ×_N U_N with orthonormal Uₙ.
+"""Tucker compression for long runs: X ≈ core ×₁ U₁ … ×_N U_N with orthonormal Uₙ.
 
-Where the discarded part is small against X, a method's iterations on the compressed tensor lead to almost the same
-factors, at the price of a tensor with a few dozen entries along each mode.
+If the discarded part is small compared with X, iterations on the core lead to almost the same factors, at the cost of
+a tensor with a few dozen entries along each mode.
 """
 
 import math
@@ -20,15 +20,15 @@ from sparse_ncp.solvers.tensor.protocol import GramProduct, Modes, Partial, Tens
 from sparse_ncp.solvers.tensor.scan import OnProgress
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
-# Vectors kept per mode beyond the rank, and subspace iterations: a random sketch alone was too coarse.
+# Basis vectors per mode beyond the rank, and subspace iterations: a random sketch alone was too coarse.
 OVERSAMPLES = 10
 SUBSPACE_ITERATIONS = 1
-# Columns of a sketch that are drawn before they are stored: so many lie in one line of the cache.
+# Columns of a sketch that are drawn before they are stored: a cache line holds this many.
 DRAWN_TOGETHER = 8
-# Entries whose squares are summed at a time.
+# Number of entries whose squares are summed at a time.
 SUMMED = 1 << 20
-# Beyond these it is not worthwhile: a sweep over fewer entries is quick anyway, a core of more than this share of the
-# entries is hardly quicker, and what a core leaves out beyond this share of the norm must be fitted afterwards.
+# Limits for compression to pay off: sweeps over fewer entries are fast anyway, a core with a larger fraction of the
+# entries is hardly faster, and a larger relative loss has to be fitted afterwards.
 FEWEST_ENTRIES = 1 << 20
 LARGEST_CORE = 1 / 8
 LARGEST_LOSS = 0.02
@@ -48,7 +48,7 @@ class Compressible(TensorLike, Protocol):
 
 
 class Compressed:
-    """A compressed tensor behind the protocol of a full one; `norm` is that of the full tensor."""
+    """A compressed tensor with the interface of a full one; `norm` is the norm of the full tensor."""
 
     def __init__(self, tensor: TensorLike, core: TensorLike, bases: Mapping[int, Array]) -> None:
         self.shape, self.dtype, self.norm = tensor.shape, core.dtype, tensor.norm
@@ -59,7 +59,7 @@ class Compressed:
             bases[mode].astype(core.dtype, copy=False) if mode in bases else None for mode in range(len(tensor.shape))
         ]
         self._left_out = max(0.0, tensor.norm**2 - core.norm**2)
-        # The factor of each mode that was projected last, for as long as someone else needs it, and its projection.
+        # The factor of each mode that was projected last (a weak reference), and its projection.
         self._latest: dict[int, tuple[ReferenceType[Array], Array]] = {}
 
     @property
@@ -72,13 +72,13 @@ class Compressed:
     def sweep(
         self, factors: Sequence[Array], first: Partial, modes: Modes | None = None
     ) -> Iterator[tuple[int, Float64]]:
-        """Every MTTKRP is Uₙ times the core's, taken with the factors Uₘᵀ Aₘ."""
+        """Yield Uₙ times the MTTKRP of the core with the factors Uₘᵀ Aₘ, mode after mode."""
         for mode, M in self._core.sweep(_Projected(self, factors), first, modes):
             U = self._bases[mode]
             yield mode, M if U is None else U.astype(np.float64, copy=False) @ M
 
     def squared_residual(self, factors: Sequence[Array]) -> float:
-        """What was left out plus the core's residual: exact near a perfect fit, where the factors lie in the bases."""
+        """Return the discarded part plus the residual of the core, which is exact if the factors lie in the bases."""
         return self._left_out + self._core.squared_residual(_Projected(self, factors))
 
     @property
@@ -102,7 +102,7 @@ class Compressed:
         return None  # it is compressed already
 
     def projection(self, mode: int, A: Array) -> Array:
-        """Uᵀ A; a sweep needs what its first contraction has projected. Factors are replaced, never changed."""
+        """Return UᵀA, cached for the last factor of each mode. Factors are replaced, never modified in place."""
         U = self._bases[mode]
         if U is None:
             return A
@@ -114,7 +114,7 @@ class Compressed:
 
 
 class _Projected(Sequence[Array]):
-    """The factors of the core: those of the tensor as they are when asked for, projected then."""
+    """The factors of the core: the factors of the full tensor, projected on access."""
 
     def __init__(self, tensor: Compressed, factors: Sequence[Array]) -> None:
         self._tensor, self._factors = tensor, factors
@@ -127,12 +127,12 @@ class _Projected(Sequence[Array]):
 
 
 def sketch_bytes(shape: Sequence[int], rank: int) -> int:
-    """What compressing takes at most: a sketch, what it is multiplied by, and copies of both."""
+    """Upper bound on the memory of a compression: a sketch, the matrix it is multiplied by, and copies of both."""
     return 4 * ((rank + OVERSAMPLES) * math.prod(shape) // max(shape) * 8)
 
 
 def is_worthwhile(shape: Sequence[int], rank: int, modes: Modes | None = None) -> bool:
-    """Whether the shape alone promises that sweeps over the core are much quicker; `modes` can be truncated."""
+    """Whether, by shape alone, sweeps over the core are much faster. Only `modes` can be truncated."""
     lengths = [
         min(length, rank + OVERSAMPLES) if modes is None or mode in modes else length
         for mode, length in enumerate(shape)
@@ -147,10 +147,10 @@ def compress(
     largest_loss: float = math.inf,
     on_progress: OnProgress | None = None,
 ) -> Compressed | None:
-    """Truncate mode after mode, the longest first; None as soon as more than `largest_loss` is left out.
+    """Truncate one mode after another, the longest first; return None once the relative loss exceeds `largest_loss`.
 
-    Only modes along which the same entries are observed: there, and only there, the core has the tensor's gaps.
-    The core is kept in double precision whatever the tensor has: it is small, and its sweeps are many.
+    Only modes along which the pattern of missing entries is constant are truncated, so that the core has the same
+    pattern. The core is in double precision, whatever the precision of the tensor: it is small and swept many times.
     `on_progress` is called with the fraction of the passes over the tensor itself that are done; the rest is small.
     """
     random = np.random.default_rng(0)
@@ -162,9 +162,9 @@ def compress(
         split = Split(0, axis) if axis == entries.ndim - 1 else Split(axis, axis + 1)
         blocks = Blocks(entries, split) if bases else tensor.blocks(split)
         products = gemm_over_observed(blocks, threads)
-        heard = None if bases else on_progress
-        bases[tensor.modes[axis]], entries = _truncated(entries, products, axis, rank + OVERSAMPLES, random, heard)
-        flat = entries.ravel()  # it may be large yet: summed in pieces
+        report = None if bases else on_progress
+        bases[tensor.modes[axis]], entries = _truncated(entries, products, axis, rank + OVERSAMPLES, random, report)
+        flat = entries.ravel()  # it may still be large, so sum the squares in pieces
         parts = (flat[part].astype(np.float64, copy=False) for part in split_evenly(flat.size, -(-flat.size // SUMMED)))
         kept = sum(float(part @ part) for part in parts)
         if math.sqrt(max(0.0, tensor.norm**2 - kept)) / tensor.norm > largest_loss:
@@ -175,13 +175,13 @@ def compress(
 def _truncated(
     entries: Array, products: Gemm, axis: int, kept: int, random: np.random.Generator, on_progress: OnProgress | None
 ) -> tuple[Array, Array]:
-    """A basis U of `kept` vectors along the axis, and the entries multiplied by Uᵀ there."""
+    """Return a basis U of `kept` vectors along an axis, and the entries multiplied by Uᵀ along it."""
     lengths, columns = entries.shape, kept + -kept % products.unit
     side: Side = "inner" if axis == len(lengths) - 1 else "outer"  # of the other axes
     parts = products.parts(columns, side)
     done, passes = count(), 2 + SUBSPACE_ITERATIONS
 
-    def told(part: Array) -> Array:
+    def counted(part: Array) -> Array:
         if on_progress is not None:
             on_progress(next(done) / (passes * len(parts)))
         return part
@@ -191,25 +191,25 @@ def _truncated(
         return padded(basis.astype(product.dtype), products.unit)
 
     sketch = (_sketch(math.prod(_others(part, side)), kept, products, random) for part in parts)
-    U = orthonormal(products.contract_parts(map(told, sketch), columns, side))
+    U = orthonormal(products.contract_parts(map(counted, sketch), columns, side))
     for _ in range(SUBSPACE_ITERATIONS):
-        U = orthonormal(products.contract_parts(map(told, products.contracted_parts(U, side)), columns, side))
+        U = orthonormal(products.contract_parts(map(counted, products.contracted_parts(U, side)), columns, side))
     core = np.empty((math.prod(lengths[:axis]), kept, math.prod(lengths[axis + 1 :])), entries.dtype)
-    contracted = map(told, products.contracted_parts(U, side))
-    for part in parts:  # none is held while the next is formed
+    contracted = map(counted, products.contracted_parts(U, side))
+    for part in parts:  # a part is released before the next is formed
         before, after = (part[0], part[2]) if side == "outer" else (part[1], slice(0, 1))
         core[before, :, after] = np.moveaxis(next(contracted)[:, :kept].reshape(*_others(part, side), kept), 2, 1)
     return np.ascontiguousarray(U[:, :kept]), core.reshape(*lengths[:axis], kept, *lengths[axis + 1 :])
 
 
 def _others(part: BlockRegion, side: Side) -> tuple[int, int]:
-    """How many entries a part has along the axes before the truncated one, and along those after."""
+    """Return the number of entries of a part before and after the truncated axis."""
     before, inner, after = region_shape(part)
     return (before, after) if side == "outer" else (inner, 1)
 
 
 def _sketch(rows: int, columns: int, products: Gemm, random: np.random.Generator) -> Array:
-    """Random columns, drawn one after the other, then columns of zeros."""
+    """Draw random columns one after another, and pad them with columns of zeros."""
     sketch = aligned_empty((rows, columns + -columns % products.unit), products.dtype)
     for first in range(0, columns, DRAWN_TOGETHER):
         some = slice(first, min(first + DRAWN_TOGETHER, columns))

@@ -1,4 +1,4 @@
-"""A dense tensor in memory or in a memory map, complete or with gaps. No unfolding of it is ever copied."""
+"""A dense tensor in memory or in a memory map, with or without missing entries; no unfolding is ever copied."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,37 +29,37 @@ from sparse_ncp.solvers.tensor.protocol import GramProduct, Modes, Observed, Pos
 from sparse_ncp.solvers.tensor.scan import OnProgress
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
-# Entries of one tile of the streamed residual: its temporaries stay in the second-level cache.
+# Entries of one tile of the streamed residual: its temporaries stay in the L2 cache.
 TILE = 1 << 16
-# Groups of tiles, each summed by one thread at a time.
+# Number of groups of tiles, each summed by one thread.
 GROUPS = 16
 # A tensor of more entries may lie in a file larger than memory. There a mode that no tile has all of is unfolded by two
 # products, if it is so many times longer than what it is multiplied by.
 MANY_ENTRIES, LONG_MODE = 1 << 24, 4
-# Of an entry in single precision.
+# Bytes of an entry in single precision.
 SINGLE_BYTES = 4
-# Entries that are copied between two looks at whether to go on.
+# Entries copied between two reports of progress, where a run can be cancelled.
 COPIED_AT_ONCE = 1 << 24
 
 
 class MissingEntries(NamedTuple):
-    """Where a tensor has entries that were not observed, and what that makes of Grams."""
+    """The missing entries of a tensor, and the Gram matrices over the observed ones."""
 
     mask: Mask
     grams: RowGrams
-    are_zeros: bool = False  # in the entries too, not only to be read so
+    are_zeros: bool = False  # stored as zeros, so that no mask has to be applied
 
     def of_core(self, entries: Array, modes: Modes) -> "MissingEntries":
-        """Those of a core that was truncated along modes where the mask is the same; `modes` are those of its axes."""
+        """Return the missing entries of a core truncated along constant modes; `modes` lists the modes of its axes."""
         constant = (mode in self.grams.constant for mode in modes)
         observed = ~self.mask.missing(tuple(slice(0, 1) if same else slice(None) for same in constant))
         return MissingEntries(Mask(entries, observed), self.grams, are_zeros=True)
 
 
 class Tensor(DimensionTree):
-    """A tensor in memory order: `entries` is C-contiguous, or Fortran-contiguous and read reversed.
+    """A dense tensor; `entries` is C-contiguous, or Fortran-contiguous and read with its modes reversed.
 
-    `norm` and the `positive` norm and sum, which take negative entries as zero, are over the observed entries.
+    `norm` and `positive` refer to the observed entries; `positive` counts negative entries as zero.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Tensor(DimensionTree):
         super().__init__(entries.shape, modes, split, gemm_over_observed(self.blocks(split), threads))
 
     def blocks(self, split: Split) -> Blocks:
-        """The entries as before × inner × after; those that were not observed read as zeros."""
+        """View the entries as before × inner × after, with zeros for missing ones."""
         if self.missing is None or self.missing.are_zeros:
             return Blocks(self.stored, split)
         return MaskedBlocks(self.missing.mask, split)
@@ -121,7 +121,7 @@ class Tensor(DimensionTree):
         return Tensor(copy if self.modes[0] == 0 else copy.T, self.norm, self.positive, self._threads)
 
     def squared_residual(self, factors: Sequence[Array]) -> float:
-        """‖X − ⟦A¹…Aᴺ⟧‖² entry by entry, in tiles: one more product, but no cancellation."""
+        """Return ‖X − ⟦A¹…Aᴺ⟧‖², summed entry by entry in tiles: one more product, but no cancellation."""
         cut = split_point(self.stored.shape)
         left, right = (KhatriRao([factors[mode] for mode in half]) for half in (self.modes[:cut], self.modes[cut:]))
         split = Split(0, cut)
@@ -139,8 +139,8 @@ class Tensor(DimensionTree):
     def gram_times(self, V: Mapping[int, Float64]) -> dict[int, GramProduct]:
         """Return X₍ₙ₎X₍ₙ₎ᵀV for each mode n in V, with X₍ₙ₎ the unfolding along mode n and V of shape I_n × k.
 
-        One pass over the entries serves all modes but the slowest, if tiles of that one are not too large. The others
-        take one each, or two.
+        All modes but the slowest one take a single pass together, if tiles of the slowest mode are small enough. Other
+        modes take one or two passes each.
         """
         found: dict[int, GramProduct] = {}
         together: dict[int, Blocks] = {}
@@ -174,7 +174,7 @@ class Tensor(DimensionTree):
         shape: tuple[int, int, int],
         regions: Sequence[BlockRegion],
     ) -> dict[int, GramProduct]:
-        """In one pass over tiles that have all of each mode, at regions of the entries in this shape."""
+        """Multiply in one pass over tiles at these regions, each of which has all indices of every mode in V."""
         file = FileEntries.of(self.stored)
         read = ((region, None) for region in regions) if file is None else file.tiles(shape, regions)
 
@@ -202,10 +202,10 @@ class Tensor(DimensionTree):
                     split_evenly(length_of(region[2]), -(-length_of(region[2]) // wide)),
                 )
                 tiles = [(shifted(some, own), region[1], shifted(depth, region[2])) for some, depth in cuts]
-                groups = max(2, min(GROUPS, self.stored.size // (4 * V[mode].size)))  # each holds a result for the mode
+                groups = max(2, min(GROUPS, self.stored.size // (4 * V[mode].size)))  # every group holds a result
                 items += [(mode, tile, tiles[group]) for group in split_evenly(len(tiles), groups)]
             most, results = stream_tile_entries(np.dtype(np.float64)), sum(V[mode].size for mode, *_ in items)
-            at_once = max(self._threads.count, most * len(items) // results)  # as many as hold about a tile
+            at_once = max(self._threads.count, most * len(items) // results)  # results of about the size of a tile
             for first in range(0, len(items), at_once):
                 batch = items[first : first + at_once]
                 for (mode, *_), part in zip(batch, self._threads.each(partial, batch), strict=True):
@@ -213,7 +213,7 @@ class Tensor(DimensionTree):
         return found
 
     def _gram_times_in_two_passes(self, blocks: Blocks, V: Float64) -> GramProduct:
-        """The same for a mode whose tiles would lie scattered: XᵀV is held in parts, and X is read in order, twice."""
+        """Multiply for a mode whose tiles would be scattered: hold XᵀV in parts, and read X twice, in order."""
         products = gemm_over_observed(blocks, self._threads)
         positive, negative = np.zeros(V.shape[1]), np.zeros(V.shape[1])
 

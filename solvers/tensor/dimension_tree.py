@@ -1,7 +1,7 @@
-"""A dimension tree: every mode's MTTKRP from two passes over the entries.
+"""Dimension tree: the MTTKRP of every mode from two passes over the entries.
 
-Contract one half of the modes away, derive every MTTKRP of the other half from that partial result, then the reverse.
-Each MTTKRP is formed when it is asked for, so it uses the latest factors: exactly the Gauss-Seidel order of the paper.
+Contract one half of the modes, derive each MTTKRP of the other half from that partial result, then swap the halves.
+Each MTTKRP is computed when it is requested and uses the latest factors, in the Gauss-Seidel order of the paper.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from sparse_ncp.solvers.tensor.protocol import Modes, Partial
 
 
 class DimensionTree:
-    """The tree over entries that lie in the order of `modes`; `shape` is that of the modes from 0 on."""
+    """Dimension tree over entries stored in the order of `modes`; `shape` lists the lengths of modes 0, 1, ...."""
 
     def __init__(self, shape: tuple[int, ...], modes: Modes, split: Split, products: Gemm) -> None:
         self.shape, self.modes = shape, modes
@@ -24,31 +24,31 @@ class DimensionTree:
         self._products = products
         self._inner = modes[slice(*split)]
         self._outer = modes[: split.start] + modes[split.stop :]
-        before = split.start  # so many of the outer modes
+        before = split.start  # number of outer modes before the inner ones
         self._cut = before if 0 < before < len(self._outer) else None
         self._latest: Partial | None = None
 
     @property
     def cycle(self) -> Modes:
-        """The modes in turn, from the one on that lets two contractions do, whatever changes between two sweeps.
+        """The modes in cyclic order, starting where two contractions per sweep suffice.
 
-        With the inner half in the middle, a sweep that begins outside of it would need the outer contraction twice.
+        If the inner half is in the middle, a sweep that starts outside it would need the outer contraction twice.
         """
         order = tuple(range(len(self.shape)))
         first = min(self._inner)
         return order if self._cut is None else order[first:] + order[:first]
 
     def first_contraction(self, factors: Sequence[Array], modes: Modes | None = None) -> Partial:
-        """The first contraction of a sweep. It does not depend on the factors of the modes that it keeps."""
+        """Return the first contraction of a sweep; it does not use the factors of the modes that it keeps."""
         return self._contract(self._inner if (modes or (0,))[0] in self._inner else self._outer, factors)
 
     def sweep(
         self, factors: Sequence[Array], first: Partial, modes: Modes | None = None
     ) -> Iterator[tuple[int, Float64]]:
-        """Yield (mode, its I_n × R MTTKRP) for every mode in turn; the caller replaces `factors[mode]` in between.
+        """Yield each mode and its I_n × R MTTKRP; the caller replaces `factors[mode]` in between.
 
-        With `modes`, for these only, in ascending order or in that of `cycle`; the first contraction must have been for
-        them.
+        `modes` restricts the sweep to some modes, in ascending order or in the order of `cycle`; the first contraction
+        must have been made for them.
         """
         modes = modes or tuple(range(len(self.shape)))
         partial, rank = first, first.used[0].shape[1]
@@ -57,11 +57,11 @@ class DimensionTree:
             if wanted[0] not in partial.modes:
                 partial = self._contract(self._inner if wanted[0] in self._inner else self._outer, factors)
             yield from self._walk(partial.array, partial.modes, factors, wanted, rank)
-        if modes[0] in partial.modes:  # the next sweep begins with the very same contraction, unless its factors change
+        if modes[0] in partial.modes:  # the next sweep starts with this contraction, unless its factors change
             self._latest = partial
 
     def _contract(self, keep: Modes, factors: Sequence[Array]) -> Partial:
-        """Contract all modes but `keep`. The last result of the sweep before is reused if its factors still hold."""
+        """Contract all modes except `keep`, or reuse the last result if its factors are unchanged."""
         inner = keep == self._inner
         used = [factors[mode] for mode in (self._outer if inner else self._inner)]
         if self._latest is not None and self._latest.is_of(keep, used):
@@ -73,11 +73,11 @@ class DimensionTree:
     def _walk(
         self, partial: Array, modes: Modes, factors: Sequence[Array], wanted: Modes, rank: int
     ) -> Iterator[tuple[int, Float64]]:
-        """The MTTKRPs of those `modes` that are wanted, in their order, from a partial result over just `modes`."""
+        """Yield the MTTKRPs of the wanted modes, in their order, from a partial result over `modes`."""
         if len(modes) == 1:
             yield modes[0], np.ascontiguousarray(partial[:, :rank], dtype=np.float64)
             return
-        # Outer modes on both sides of the inner ones are cut there: so either side can come first.
+        # Outer modes on both sides of the inner ones are split there, so that either side can come first.
         cut = self._cut if modes == self._outer else None
         cut = cut or split_point([self.shape[mode] for mode in modes])
         halves = modes[:cut], modes[cut:]

@@ -1,23 +1,23 @@
-"""Compile a kernel: the inner loops of the methods, in machine code."""
+"""Compile the inner loops of the methods with numba."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from numba import njit
 
-# Sums may be taken in vectors, in one order that the machine code fixes; nothing is assumed of NaN or infinity.
+# Sums may be vectorised, in an order that the machine code fixes. NaN and infinity keep their meaning.
 REORDERED = {"contract", "nsz", "reassoc"}
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
 def jit(kernel: Kernel) -> Kernel:
-    """Compile on the first call, without the interpreter's lock; keep the machine code where a folder allows it."""
+    """Compile a kernel on its first call, to run without the GIL; cache the machine code if a folder is writable."""
     return _jit(kernel, REORDERED)
 
 
 def jit_strict(kernel: Kernel) -> Kernel:
-    """The same, every operation rounded by itself and in its turn, as numpy does."""
+    """Compile a kernel whose operations are rounded one by one and in order, as in numpy."""
     return _jit(kernel, set())
 
 
@@ -29,9 +29,9 @@ def _jit(kernel: Kernel, liberties: set[str]) -> Kernel:
 
 
 def jit_inline(part: Kernel) -> Kernel:
-    """Compile a part that rounds into each kernel of the same file that calls it.
+    """Compile a function into every kernel of the same file that calls it.
 
-    Else a process that compiles would run one copy of it, and a process that reads what was compiled before another
-    one, which was optimised once more, and rounds otherwise.
+    Without inlining, a process that compiles the kernels and one that loads them from the cache would run differently
+    optimised copies of the function, which round differently.
     """
     return cast(Kernel, njit(nogil=True, forceinline=True, fastmath=REORDERED)(part))

@@ -1,4 +1,4 @@
-"""The array types of the package, and products of factors."""
+"""Array types of the package, and products of factors."""
 
 import math
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[np.floating[Any]]
 Float64: TypeAlias = NDArray[np.float64]
 
-# Bytes of a cache line. Vectors of an array that begins with one do not lie across two.
+# Bytes of a cache line. In an array that starts at one, no SIMD vector straddles two lines.
 LINE = 64
-# Entries of a Khatri-Rao product that is held whole where parts of it are enough.
+# Largest number of entries of a Khatri-Rao product that is kept whole although parts of it would do.
 HELD = 1 << 23
 
 
 def khatri_rao(factors: Sequence[Array]) -> Array:
-    """Column-wise Kronecker product, transposed: row r is the outer product of all columns r, last mode fastest."""
+    """Return the transposed Khatri-Rao product: row r is the Kronecker product of all columns r, last mode fastest."""
     product = np.ascontiguousarray(factors[0].T)
     for A in factors[1:]:
         product = (product[:, :, None] * np.ascontiguousarray(A.T)[:, None, :]).reshape(len(product), -1)
@@ -26,7 +26,7 @@ def khatri_rao(factors: Sequence[Array]) -> Array:
 
 
 def khatri_rao_columns(factors: Sequence[Array], columns: slice) -> Array:
-    """Some columns of `khatri_rao(factors)`, without forming many more of them."""
+    """Return some columns of `khatri_rao(factors)` without computing many others."""
     first, *rest = factors
     if not rest:
         return np.ascontiguousarray(first[columns].T)
@@ -36,17 +36,17 @@ def khatri_rao_columns(factors: Sequence[Array], columns: slice) -> Array:
         whole = khatri_rao([first[begin:end], *rest])
         return whole[:, columns.start - begin * length : columns.stop - begin * length]
     parts = []
-    for row in range(begin, end):  # two at most
+    for row in range(begin, end):  # at most two
         part = slice(max(0, columns.start - row * length), min(length, columns.stop - row * length))
         parts.append(first[row][:, None] * khatri_rao_columns(rest, part))
     return np.hstack(parts)
 
 
 class KhatriRao:
-    """The columns of `khatri_rao(factors)`: all are held, or where they are many, they are formed as they are used.
+    """Columns of `khatri_rao(factors)`, computed at once or, if there are many, on access.
 
-    So are those that are `used_once`, if they are products of no more than two numbers: of more, they would be formed
-    in another order, and have other bits.
+    Columns that are `used_once` are computed on access too, if there are at most two factors: with more, the products
+    would be taken in another order and could differ in the last bits.
     """
 
     def __init__(self, factors: Sequence[Array], used_once: bool = False) -> None:
@@ -60,7 +60,7 @@ class KhatriRao:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """A new array that begins with a cache line."""
+    """Return an uninitialised array that starts at a cache line."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + LINE, np.uint8)
     first = -memory.ctypes.data % LINE
@@ -68,7 +68,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def aligned(A: Array, dtype: np.dtype[Any]) -> Array:
-    """The same in C order and this precision, from the beginning of a cache line on; a copy if A is not."""
+    """Return A in C order and the given precision, starting at a cache line; copy it only if necessary."""
     if A.ctypes.data % LINE == 0 and A.dtype == dtype and A.flags.c_contiguous and A.flags.writeable:
         return A
     copy = aligned_empty(A.shape, dtype)
@@ -77,7 +77,7 @@ def aligned(A: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def padded(A: Array, unit: int) -> Array:
-    """The same with columns of zeros up to the next multiple of `unit`."""
+    """Append columns of zeros until the number of columns is a multiple of `unit`."""
     rank = A.shape[1]
     if rank % unit == 0:
         return A
@@ -87,18 +87,18 @@ def padded(A: Array, unit: int) -> Array:
 
 
 def gram(A: Array) -> Float64:
-    """AᵀA, accumulated in float64 whatever the precision of A."""
+    """Return AᵀA, accumulated in float64 whatever the precision of A."""
     A = A.astype(np.float64, copy=False)
     return A.T @ A
 
 
 def hadamard(matrices: Sequence[Float64]) -> Float64:
-    """Elementwise product of arrays of the same shape."""
+    """Return the elementwise product of arrays of the same shape."""
     product: Float64 = reduce(np.multiply, matrices)
     return product
 
 
 def times_rows(A: Float64, Q: Float64) -> Float64:
-    """A Q for one Q (R × S) of all rows, or for each row its own (I × R × S)."""
+    """Return A Q, where Q is R × S, or I × R × S with one matrix for each row of A."""
     product: Float64 = A @ Q if Q.ndim == 2 else np.matmul(A[:, None, :], Q)[:, 0]
     return product

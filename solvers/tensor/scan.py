@@ -1,4 +1,4 @@
-"""One pass over all entries of a tensor: their range and norm, and those that ask for a decision."""
+"""Scan all entries of a tensor once: their range, their norm, and the entries that need a decision."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,37 +12,37 @@ from numpy.typing import NDArray
 
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
-# Entries read at a time: small enough to stay in the second-level cache for all passes over a chunk.
+# Entries processed at a time: a chunk stays in the L2 cache for all passes over it.
 CHUNK = 1 << 15
-# Chunks of a stretch: one stretch is read while the one before is scanned.
+# Chunks read at a time: one run is read while the previous one is scanned.
 CHUNKS_PER_RUN = 16
 
 Booleans: TypeAlias = NDArray[np.bool_]
 Region: TypeAlias = tuple[slice, ...]
-# Gives the entries of cuts that lie side by side, in groups: which of the cuts, and the entries of all of these.
+# Yields the entries of adjacent slices in groups: the numbers of the slices, and the entries of all of them.
 Runs: TypeAlias = Callable[[NDArray[Any], Sequence[slice]], Iterator[tuple[range, NDArray[Any]]]]
-# Gives a stretch of the entries, in memory order; it holds until the next but one is asked for.
+# Reads a slice of the entries, in memory order; the array is valid until the next call but one.
 Read: TypeAlias = Callable[[slice], NDArray[Any]]
 OnProgress: TypeAlias = Callable[[float], None]
 
 
 @dataclass(frozen=True)
 class Occurrence:
-    """How many entries are of a kind, and the index of the first in memory, modes from 0; () if there is none."""
+    """Number of entries of some kind, and the index of the first one in memory order (from 0), or ()."""
 
     count: int
     first: tuple[int, ...]
 
     def counted(self, adjective: str) -> str:
-        """In words: "2 entries are negative"."""
+        """Return the count in words, such as "2 entries are negative"."""
         return f"1 entry is {adjective}" if self.count == 1 else f"{self.count} entries are {adjective}"
 
 
 @dataclass(frozen=True)
 class Scan:
-    """What one pass over all entries finds. All but `nan` is over the entries that are observed: not NaN, not masked.
+    """Result of a scan. All fields except `nan` refer to the observed entries, which are neither NaN nor masked.
 
-    Where no entry is observed, minimum and maximum are NaN. The positive norm and sum take negative entries as zero.
+    If no entry is observed, minimum and maximum are NaN. The positive norm and sum count negative entries as zero.
     """
 
     minimum: float
@@ -57,7 +57,7 @@ class Scan:
 
 
 class _Part(NamedTuple):
-    """The same of a chunk; a place counts in memory order, and is −1 where there is none."""
+    """Statistics of a chunk; `places` has a count and the first position in memory order, or −1, for each kind."""
 
     low: float
     high: float
@@ -69,7 +69,7 @@ class _Part(NamedTuple):
 
 
 def split_into_regions(shape: Sequence[int], most: int = CHUNK) -> Iterator[Region]:
-    """Cut an array in C order into regions that are contiguous in memory, of at most `most` entries each."""
+    """Split an array in C order into contiguous regions of at most `most` entries each."""
     axis = next(axis for axis in range(len(shape)) if math.prod(shape[axis + 1 :]) <= most)
     rows = max(1, most // math.prod(shape[axis + 1 :]))
     leading = product(*([slice(i, i + 1) for i in range(length)] for length in shape[:axis]))
@@ -79,14 +79,14 @@ def split_into_regions(shape: Sequence[int], most: int = CHUNK) -> Iterator[Regi
 
 
 def one_run(flat: NDArray[Any], cuts: Sequence[slice]) -> Iterator[tuple[range, NDArray[Any]]]:
-    """All entries as they lie in memory."""
+    """Yield all slices as one group of entries in memory."""
     yield range(len(cuts)), flat[cuts[0].start : cuts[-1].stop]
 
 
 def regions_with_entries(
     stored: NDArray[Any], runs: Runs, most: int = CHUNK
 ) -> Iterator[list[tuple[Region, NDArray[Any]]]]:
-    """The same regions and their entries, in groups."""
+    """Yield the regions of `split_into_regions` with their entries, in groups."""
     cuts = list(split_into_regions(stored.shape, most))
     shapes = [stored[cut].shape for cut in cuts]
     edges = np.cumsum([0, *(math.prod(shape) for shape in shapes)]).tolist()
@@ -96,7 +96,7 @@ def regions_with_entries(
 
 
 def mask_region(mask: Booleans, region: Region) -> Booleans:
-    """The region of a mask whose modes have the tensor's length or 1."""
+    """Return the part of a mask for a region; modes in which the mask has length 1 are not split."""
     return mask[tuple(slice(None) if length == 1 else cut for length, cut in zip(mask.shape, region, strict=True))]
 
 
@@ -108,10 +108,10 @@ def scan(
     on_progress: OnProgress | None = None,
     runs: Runs = one_run,
 ) -> Scan:
-    """Scan a contiguous tensor, chunk by chunk and without copying it; where `mask` is false, nothing is observed.
+    """Scan a contiguous tensor in chunks, without copying it; entries where `mask` is false are not observed.
 
-    `runs` gives its entries. Where there is no mask, `read` may give them instead, stretch after stretch, in a
-    thread of its own, and `on_progress` is called with the fraction done. None of them changes a bit of what is found.
+    `runs` yields the entries. Without a mask, `read` can be used instead: it is called for one run after another in a
+    separate thread, and `on_progress` is called with the fraction done. None of them changes any bit of the result.
     """
     order: Literal["C", "F"] = "C" if tensor.flags.c_contiguous else "F"
     stored = tensor if order == "C" else tensor.T
@@ -134,12 +134,12 @@ def scan(
 
     found: list[_Part] = []
     if mask is None:
-        for stretch, entries, chunks in _runs(flat, read, runs):
-            first = stretch.start
+        for run, entries, chunks in _runs(flat, read, runs):
+            first = run.start
             pieces = [(entries[chunk.start - first : chunk.stop - first], chunk.start) for chunk in chunks]
             found += threads.each(lambda piece: statistics(*piece), pieces)
             if on_progress is not None:
-                on_progress(stretch.stop / flat.size)
+                on_progress(run.stop / flat.size)
     else:
         stored_mask = mask if order == "C" else mask.T
         for group in regions_with_entries(stored, runs):
@@ -166,7 +166,7 @@ def scan(
 
 
 def _runs(flat: NDArray[Any], read: Read | None, runs: Runs) -> Iterator[tuple[slice, NDArray[Any], list[slice]]]:
-    """Every stretch, its entries and its chunks; with `read`, the next is read meanwhile."""
+    """Yield each run with its entries and chunks; `read` fetches the next run in the meantime."""
     chunks = list(split_evenly(flat.size, -(-flat.size // CHUNK)))
     if read is None:
         for some, entries in runs(flat, chunks):
@@ -185,7 +185,7 @@ def _runs(flat: NDArray[Any], read: Read | None, runs: Runs) -> Iterator[tuple[s
 
 
 def _with_special(entries: NDArray[Any], observed: Booleans, start: int) -> _Part:
-    """The statistics of a chunk that has entries of a special kind, or is masked."""
+    """Return the statistics of a chunk with special or masked entries."""
     nan, infinite = np.isnan(entries) & observed, np.isinf(entries) & observed
     negative = (entries < 0) & observed & ~infinite
     places = tuple(

@@ -1,8 +1,8 @@
-"""A thread pool and a limit on BLAS threads that never change the bits.
+"""A thread pool and a limit on BLAS threads, neither of which changes the bits of a result.
 
-Work is cut by its shape alone, never by the number of threads; every piece is one single-threaded call that writes
-its own part of the output. So the same input gives the same bits for any number of threads. Loads no numpy: a process
-that only counts its cores must start fast.
+Work is split by shape alone, never by the number of threads, and each piece is a single-threaded call that writes its
+own part of the output. The same input therefore gives the same bits for any number of threads. This module does not
+import numpy: a process that only counts its cores should start quickly.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from threadpoolctl import OpenBLASController, ThreadpoolController
 
 from sparse_ncp.solvers.errors import InvalidInput
 
-# Of a thread's share of the work: what it takes at first, and then.
+# Quarters of its share of the work that a thread takes first, and then.
 QUARTERS = (3, 1)
 
 Item = TypeVar("Item")
@@ -28,7 +28,7 @@ Outcome = TypeVar("Outcome")
 
 
 class _SingleThreadedBlas:
-    """One limit for the whole process: the first solver to enter sets it, the last to leave lifts it."""
+    """One limit for the whole process: the first solver to enter sets it, the last one to leave restores it."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -51,13 +51,13 @@ class _SingleThreadedBlas:
 
 
 def _clear_controlling_thread() -> None:
-    """Else OpenBLAS would obey only the thread that limited it first, for as long as that one lives, and no other."""
+    """Let other threads change the limit: OpenBLAS otherwise obeys only the thread that set it first."""
     OpenBLASController.clear_controlling_thread(force=True)
 
 
 @cache
 def _blas() -> ThreadpoolController:
-    """Every BLAS of the process: numpy's, and scipy's own. Only what is loaded is found, so load them first."""
+    """Find every BLAS of the process, numpy's and scipy's own; only loaded libraries are found, so load them first."""
     import scipy.linalg  # noqa: F401
 
     return ThreadpoolController().select(user_api="blas")
@@ -67,26 +67,26 @@ _limit = _SingleThreadedBlas()
 
 
 def single_threaded_blas() -> AbstractContextManager[None]:
-    """Threaded BLAS cuts a product by its thread count, and the cut shows in the last bits."""
+    """Limit BLAS to one thread: with more, it splits products by their number, which changes the last bits."""
     return _limit
 
 
 def available_cores() -> int:
-    """Cores this process may use: a container or `taskset` often grants fewer than the machine has."""
+    """Return the number of cores this process may use, which a container or `taskset` can restrict."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def split_evenly(length: int, pieces: int) -> Iterator[slice]:
-    """Cut `range(length)` into at most `pieces` nearly equal slices."""
+    """Split `range(length)` into at most `pieces` nearly equal slices."""
     pieces = max(1, min(pieces, length))
     edges = [length * piece // pieces for piece in range(pieces + 1)]
     return (slice(start, stop) for start, stop in pairwise(edges))
 
 
 def split_decreasing(length: int, threads: int, unit: int) -> Iterator[slice]:
-    """Cut `range(length)` at multiples of `unit` into large slices for all threads, then smaller ones.
+    """Split `range(length)` at multiples of `unit` into one large slice per thread, then one small slice per thread.
 
-    Large ones waste least at their edges; with small ones at the end, no thread waits long for the last.
+    Large slices waste least at their edges; with small ones at the end, no thread waits long for the last one.
     """
     shares = accumulate(share for share in QUARTERS for _ in range(threads))
     edges = {min(length, round(length * share / (4 * threads * unit)) * unit) for share in shares}
@@ -94,10 +94,10 @@ def split_decreasing(length: int, threads: int, unit: int) -> Iterator[slice]:
 
 
 class Affinity:
-    """Keeps the threads of a pool off the core of the caller, who works too.
+    """Keep the threads of a pool off the core of the calling thread, which does its share of the work.
 
-    A virtual machine's core that went to sleep counts as taken by the host, so Linux wakes a thread on the core that
-    calls it: both would take turns on one, milliseconds each, with the other idle.
+    An idle core of a virtual machine looks busy to Linux, so a thread is woken on the core of the thread that wakes it:
+    both would then take turns on one core, milliseconds each, while the other is idle.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ class Affinity:
         self._threads.append(get_native_id())
 
     def leave_core_to_caller(self) -> None:
-        """Where the system tells the core and lets threads be bound; elsewhere they stay where it puts them."""
+        """Pin the threads to the other cores, if the system supports it."""
         if not hasattr(os, "sched_setaffinity"):
             return
         core, count = _libc().sched_getcpu(), len(self._threads)
@@ -116,7 +116,7 @@ class Affinity:
             return
         self._placed = core, count
         cores = os.sched_getaffinity(0)
-        if count < len(cores):  # else some thread has to share a core, and may find out which
+        if count < len(cores):  # otherwise some thread has to share a core, and the system decides which
             cores -= {core}
         with suppress(OSError):  # refused in a sandbox, or the cores have changed
             for thread in self._threads[:count]:
@@ -129,7 +129,7 @@ def _libc() -> ctypes.CDLL:
 
 
 class Threads:
-    """A pool of `count` threads; one thread means the caller's own."""
+    """A pool of `count` threads, including the calling one."""
 
     def __init__(self, count: int | None = None) -> None:
         self.count = available_cores() if count is None else count
@@ -140,12 +140,12 @@ class Threads:
         self._pool = ThreadPoolExecutor(self.count - 1, "solver", begin) if self.count > 1 else None
 
     def each(self, work: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
-        """The outcomes in the order of the items, whichever thread finished first."""
+        """Return the outcomes in the order of the items, whichever thread finished first."""
         items = list(items)
-        if self._pool is None or len(items) == 1:  # waking a thread for a single item only costs time
+        if self._pool is None or len(items) == 1:  # not worth waking a thread for
             return [work(item) for item in items]
         outcomes: dict[int, Outcome] = {}
-        # At its end the iterator lets go of what the work knows; a thread that wakes late still holds the iterator.
+        # An exhausted iterator releases the work; a thread that wakes up late still holds the iterator.
         tasks = iter([(place, partial(work, item)) for place, item in enumerate(items)])
 
         def work_through() -> None:
@@ -153,11 +153,11 @@ class Threads:
                 outcomes[place] = task()
 
         self._affinity.leave_core_to_caller()
-        # The caller works too: one thread less to wake, and none to wait for while it could compute.
+        # The calling thread works too: one thread less to wake, and no waiting while it could compute.
         others = [self._pool.submit(work_through) for _ in range(min(self.count, len(items)) - 1)]
         try:
             work_through()
-        finally:  # a thread that has not started yet is not needed; the others are waited for, whatever happened
+        finally:  # cancel threads that have not started; always wait for the others
             errors = [other.exception() for other in others if not other.cancel()]
         for error in filter(None, errors):
             raise error

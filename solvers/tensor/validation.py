@@ -1,4 +1,4 @@
-"""Validate a tensor: refuse what cannot be decomposed, convert what must be converted."""
+"""Validate a tensor, and convert it if necessary."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
@@ -20,15 +20,15 @@ from sparse_ncp.solvers.tensor.threads import Threads
 Precision: TypeAlias = Literal["float64", "float32"]
 
 MIN_ORDER, MAX_ORDER = 2, 8
-# Of a tensor, or of the model that initial factors make: squares of such norms, and their products with a few factors,
-# neither overflow nor vanish.
+# Limit for the norm of a tensor or of an initial model, and for its inverse: squares of such norms, and their products
+# with a few factors, neither overflow nor vanish.
 LARGEST_NORM = {np.dtype(np.float64): 1e60, np.dtype(np.float32): 1e12}
 Missing: TypeAlias = Literal["refuse", "nan"]
 Negative: TypeAlias = Literal["refuse", "keep"]
 
 
 def working_precision(tensor: NDArray[Any], precision: Precision | None) -> np.dtype[Any]:
-    """The precision asked for, else the tensor's own if it is floating, else float64."""
+    """Return the requested precision, else that of a floating-point tensor, else float64."""
     if precision is not None:
         return np.dtype(precision)
     narrow = tensor.dtype.kind == "f" and tensor.dtype.itemsize <= 4
@@ -36,13 +36,13 @@ def working_precision(tensor: NDArray[Any], precision: Precision | None) -> np.d
 
 
 def is_copied(tensor: NDArray[Any], precision: Precision | None) -> bool:
-    """Whether the solvers must convert the tensor first: another type, byte order or scattered entries."""
+    """Whether the tensor must be copied, because of its type, its byte order, or because it is not contiguous."""
     contiguous = tensor.flags.c_contiguous or tensor.flags.f_contiguous
     return not contiguous or tensor.dtype != working_precision(tensor, precision)
 
 
 def check_shape_and_dtype(tensor: NDArray[Any]) -> None:
-    """Refuse by type and shape alone, without reading an entry."""
+    """Raise InvalidInput for an unsupported type or shape, without reading any entry."""
     if tensor.dtype.kind not in "fiub":
         remedy = "pass real numbers: a float, integer or bool array"
         raise InvalidInput("tensor", f"has dtype {tensor.dtype}", remedy)
@@ -55,7 +55,7 @@ def check_shape_and_dtype(tensor: NDArray[Any]) -> None:
 
 
 def check_mask(mask: object, shape: Sequence[int]) -> Booleans:
-    """The mask as an array, true where an entry is observed. InvalidInput if it does not fit the tensor."""
+    """Return the mask as an array, true where observed; raise InvalidInput if it does not fit the tensor."""
     array = _as_array(mask, "mask")
     if array.dtype != np.bool_:
         remedy = "give booleans, true where an entry is observed, such as mask=tensor > 0"
@@ -79,10 +79,10 @@ def prepare_tensor(
     known: Scan | None = None,
     on_progress: OnProgress | None = None,
 ) -> Tensor:
-    """Refuse what cannot be decomposed, convert what must be converted (once), leave the caller's array alone.
+    """Check a tensor and convert it if necessary, without modifying the array that was passed.
 
-    The `rank` decides how the Grams of a tensor with gaps are formed. What a scan of the same entries has found may be
-    `known`: then none is made, unless the entries are converted or masked. `on_progress` is called with the
+    `rank` determines how the Gram matrices are computed if entries are missing. Pass an earlier scan of the same
+    entries as `known` to skip the scan, unless entries are converted or masked. `on_progress` is called with the
     fraction done.
     """
     array = _as_array(tensor)
@@ -129,14 +129,14 @@ def _missing_entries(entries: Array, observed: Booleans | None, rank: int, threa
 
 
 def clip(tensor: NDArray[Any]) -> NDArray[Any]:
-    """A copy with every negative entry set to zero; what is missing stays so: NaN, and a masked array's mask."""
+    """Return a copy with every negative entry set to zero; NaN and masked entries stay as they are."""
     array = _as_array(tensor)
     clipped: NDArray[Any] = np.maximum(array, array.dtype.type(0))
     return clipped
 
 
 def _as_array(tensor: object, field: str = "tensor") -> NDArray[Any]:
-    """Lists, matrices and memory maps as plain arrays; a masked array stays one."""
+    """Convert lists, matrices and memory maps to plain arrays; masked arrays stay masked."""
     try:
         return tensor if isinstance(tensor, np.ma.MaskedArray) else np.asarray(tensor)
     except ValueError as error:
@@ -144,7 +144,7 @@ def _as_array(tensor: object, field: str = "tensor") -> NDArray[Any]:
 
 
 def check_entries(found: Scan, dtype: np.dtype[Any], missing: Missing, negative: Negative) -> None:
-    """Refuse a tensor for what the scan found in it."""
+    """Raise InvalidInput for a tensor with entries that cannot be decomposed or were not allowed."""
     if found.infinite.count:
         problem = f"{found.infinite.counted('infinite')} in {dtype}, the first at {found.infinite.first}"
         raise InvalidInput("tensor", problem, "replace them before decomposing")
@@ -164,7 +164,7 @@ def check_entries(found: Scan, dtype: np.dtype[Any], missing: Missing, negative:
 
 
 def check_norm(norm: float, dtype: np.dtype[Any]) -> None:
-    """Refuse a tensor whose squares would overflow or vanish."""
+    """Raise InvalidInput for a tensor whose squares would overflow or vanish."""
     largest = LARGEST_NORM[dtype]
     if not 1 / largest < norm < largest:
         problem = f"its norm {norm:.3g} is out of the range of {dtype}"

@@ -10,19 +10,19 @@ from sparse_ncp.solvers.tensor.gemm.float64_partials import Float64Partials, tot
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
-# A product over fewer entries than this runs faster in one piece than the threads take to wake.
+# A product over fewer entries is faster in one piece than waking the threads.
 SMALL = 1 << 15
-# Entries of one piece of a large product: shorter pieces are poor BLAS calls. At most 16 pieces, for the same reason.
+# Entries of one piece of a large product, and the largest number of pieces: BLAS is slow for smaller pieces.
 PIECE, MOST_PIECES = 1 << 20, 16
 
 
 def piece_count(size: int) -> int:
-    """How many pieces to cut a product over `size` entries into: a power of two, so that threads share evenly."""
+    """Return the number of pieces for a product over `size` entries: a power of two, so that threads share evenly."""
     return 1 if size <= SMALL else min(MOST_PIECES, 1 << max(1, (size // PIECE).bit_length() - 1))
 
 
 class Matricization:
-    """The two products. Each is cut by its shape alone and summed in a fixed order."""
+    """The two products, split by shape alone and summed in a fixed order."""
 
     def __init__(self, blocks: Blocks, threads: Threads) -> None:
         self._blocks = blocks
@@ -30,11 +30,11 @@ class Matricization:
         self._pieces = piece_count(math.prod(blocks.shape))
 
     def contract_inner(self, weights: Array) -> Array:
-        """Σ over the inner modes; weights is R × inner, the result R × (before · after)."""
+        """Sum over the inner modes: R × inner weights give R × (before · after)."""
         before, inner, after = self._blocks.shape
         if after >= min(inner, NARROW * self._pieces):
             return self._side_by_side(weights, 2)
-        if before * after > max(inner // self._pieces, NARROW**2):  # one term per piece would take too much memory
+        if before * after > max(inner // self._pieces, NARROW**2):  # a partial sum per piece would take too much memory
             return self._side_by_side(weights, 0)
 
         def term(part: slice) -> Array:
@@ -43,7 +43,7 @@ class Matricization:
         return _components_first(total(self._threads.each(term, split_evenly(inner, self._pieces))))
 
     def contract_outer(self, weights: Array) -> Array:
-        """Σ over the outer modes; weights is R × (before · after), the result R × inner."""
+        """Sum over the outer modes: R × (before · after) weights give R × inner."""
         before, inner, after = self._blocks.shape
         weights = weights.reshape(-1, before, after)
         if inner >= min(after, NARROW * self._pieces):
@@ -68,7 +68,7 @@ class Matricization:
         return total(self._threads.each(term, split_evenly(after, self._pieces)))
 
     def _side_by_side(self, weights: Array, axis: Literal[0, 2]) -> Array:
-        """The inner modes contracted, with the outer ones cut before (axis 0) or after them (axis 2)."""
+        """Contract the inner modes, with the outer ones split before (axis 0) or after (axis 2) them."""
         before, _, after = self._blocks.shape
         kept = np.empty((before, len(weights), after), self._blocks.dtype)
 
@@ -82,7 +82,7 @@ class Matricization:
 
 
 class BlasGemm(Float64Partials):
-    """Those of a `Matricization`."""
+    """The products by BLAS, for processors on which our kernel has no advantage."""
 
     unit = 1
 

@@ -1,7 +1,7 @@
-"""The two large products with a tensor: contract the inner half of its modes and keep the outer half, or the reverse.
+"""View a tensor as before × inner × after blocks, and describe regions and tiles of them.
 
-In memory order the inner half is one run of modes, with the outer half before and after it:
-X is before × inner × after, a view, and `before` is 1 wherever the inner modes come first.
+The inner half is a run of consecutive modes in memory order; the outer half are the modes before and after it.
+`before` is 1 if the inner modes come first.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 
 from sparse_ncp.solvers.tensor.products import Array
 
-# A piece with fewer columns is a poor BLAS call too: the product is then cut along the summed side instead.
+# BLAS is slow for pieces with fewer columns: the product is then split along the summed side instead.
 NARROW = 64
 
 
@@ -21,37 +21,37 @@ BlockRegion: TypeAlias = tuple[slice, slice, slice]
 
 
 class Tile(NamedTuple):
-    """Entries of a region, side by side as before × inner × after."""
+    """A region of the blocks and a contiguous array of its entries, before × inner × after."""
 
     region: BlockRegion
     entries: Array
 
 
 def split_by(part: slice, step: int) -> Iterator[slice]:
-    """A part in pieces of `step`; the last one may be shorter."""
+    """Split a slice into pieces of length `step`; the last one may be shorter."""
     return (slice(start, min(start + step, part.stop)) for start in range(part.start, part.stop, step))
 
 
 def whole_region(shape: tuple[int, ...]) -> BlockRegion:
-    """Where all of before × inner × after entries are."""
+    """Return the region of all before × inner × after entries."""
     before, inner, after = shape
     return slice(0, before), slice(0, inner), slice(0, after)
 
 
 def region_shape(region: BlockRegion) -> tuple[int, int, int]:
-    """How many entries a region has before, inside and after."""
+    """Return the lengths of a region: before, inner, after."""
     before, inner, after = (part.stop - part.start for part in region)
     return before, inner, after
 
 
 def origin(tile: Tile, region: BlockRegion) -> tuple[int, int, int]:
-    """Where a region begins in the tile."""
+    """Return the index in the tile at which a region starts."""
     before, inner, after = (part.start - whole.start for part, whole in zip(region, tile.region, strict=True))
     return before, inner, after
 
 
 class Split(NamedTuple):
-    """The inner half: modes `start` to `stop` in memory order, without `stop`."""
+    """The inner half of the modes: `start` to `stop` (exclusive) in memory order."""
 
     start: int
     stop: int
@@ -68,12 +68,12 @@ def relative_to(part: slice, whole: slice) -> slice:
 
 
 def shifted(part: slice, by: slice) -> slice:
-    """A part that is counted from the beginning of another, counted as that one is."""
+    """Shift a slice that is counted from the start of another one, undoing `relative_to`."""
     return slice(part.start + by.start, part.stop + by.start)
 
 
 def split_point(lengths: Sequence[int]) -> int:
-    """Where to cut the modes in two: both partial results together should be as small as possible."""
+    """Return where to split the modes in two so that both partial results together are smallest."""
     return min(
         range(1, len(lengths)),
         key=lambda cut: math.prod(lengths[:cut]) + math.prod(lengths[cut:]),
@@ -81,10 +81,11 @@ def split_point(lengths: Sequence[int]) -> int:
 
 
 def best_split(lengths: Sequence[int]) -> Split:
-    """The first modes against the rest, unless one long run of modes in the middle makes both partial results large.
+    """Split the first modes from the rest, unless a long mode in the middle makes both partial results large.
 
-    A run in the middle costs a third pass over the tensor whenever the last partial result cannot be carried into the
-    next sweep, so it must save a lot: the other split's results come near the tensor in size (9 × 4260 × 42).
+    With the inner half in the middle, a sweep needs a third pass over the tensor whenever the last partial result
+    cannot be reused, so this has to save a lot: otherwise the partial results would be nearly as large as the tensor
+    (for example 9 × 4260 × 42).
     """
     first = Split(0, split_point(lengths))
     middles = [Split(a, b) for a, b in combinations(range(1, len(lengths)), 2) if math.prod(lengths[b:]) >= NARROW // 2]
@@ -94,12 +95,12 @@ def best_split(lengths: Sequence[int]) -> Split:
 
 
 def block_sizes(lengths: Sequence[int], split: Split) -> tuple[int, int, int]:
-    """The entries before, in and after the inner half."""
+    """Return the number of entries before, in and after the inner half."""
     return math.prod(lengths[: split.start]), math.prod(lengths[slice(*split)]), math.prod(lengths[split.stop :])
 
 
 class Blocks:
-    """The entries as before × inner × after, and products with a part of them."""
+    """The entries as before × inner × after, and products with parts of them."""
 
     def __init__(self, stored: Array, split: Split) -> None:
         self.shape = block_sizes(stored.shape, split)
@@ -107,7 +108,7 @@ class Blocks:
         self.entries = stored.reshape(self.shape)  # as they are stored
 
     def read(self, region: BlockRegion, source: Tile | None = None) -> Array:
-        """The entries of a region, from a tile that it lies in or from all of them."""
+        """Return the entries of a region, from a tile that contains it or from the whole tensor."""
         if source is None:
             return self.entries[region]
         return source.entries[
@@ -118,24 +119,24 @@ class Blocks:
         ]
 
     def residual(self, region: BlockRegion, entries: Array, model: Array) -> Array:
-        """The entries of a region, as they were read, less those of a model."""
+        """Subtract a model from the entries of a region."""
         difference: Array = entries - model
         return difference
 
     def times(self, weights: Array, region: BlockRegion, out: Array | None = None) -> Array:
-        """Σ over the inner modes of a region: R × inner weights give before × R × after."""
+        """Sum over the inner modes of a region: R × inner weights give before × R × after."""
         product: Array = np.matmul(weights, self.entries[region], out=out)
         return product
 
     def times_transposed(
         self, weights: Array, block: int, inner: slice, after: slice, out: Array | None = None
     ) -> Array:
-        """Σ over the modes after, in one block of those before: R × after weights give R × inner."""
+        """Sum over the modes after, in one block of the modes before: R × after weights give R × inner."""
         product: Array = np.matmul(weights, self.entries[block, inner, after].T, out=out)
         return product
 
 
 def _kept(lengths: Sequence[int], split: Split) -> int:
-    """How many entries both partial results have, per component."""
+    """Return the number of entries of both partial results, per component."""
     inner = math.prod(lengths[slice(*split)])
     return inner + math.prod(lengths) // inner

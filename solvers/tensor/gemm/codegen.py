@@ -1,11 +1,11 @@
-"""Machine code for products with few columns: out[p] += Σ_k X[p, k] W[k], a tile of rows and columns at a time.
+"""Generate code for products with few columns: out[p] += Σ_k X[p, k] W[k], one tile of rows and columns at a time.
 
-BLAS packs its operands, which pays if they are used often; with twenty columns it reaches half of what a core can do.
-Here the entries are read where they are, each once for all columns of a tile, whose sums stay in the registers. The
-compiler would not find that by itself, so the tile is written in vectors (LLVM's intermediate representation).
+BLAS packs its operands, which pays off if they are used often; with twenty columns it reaches half of the peak of a
+core. Here entries are read in place, once for all columns of a tile, whose sums stay in registers. The compiler does
+not find this by itself, so the tile is written with vectors in LLVM's intermediate representation.
 
-A row of `out` is summed over blocks of k that have one length, each from zero: any cut of the rows, and any cut of k
-between blocks, gives the same bits. One file, because numba's cache does not notice a change in another.
+A row of `out` is summed over blocks of k of equal length, each starting from zero, so that splitting the rows, or k
+between blocks, gives the same bits. All is in one file because numba's cache does not notice changes in others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,16 +22,16 @@ from sparse_ncp.solvers.tensor.jit import jit
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.scan import Booleans
 
-# Entries of k in a block, where they lie side by side and where they lie apart. A block of W and of the rows that meet
-# it stay in the first-level cache. Processors foresee what is read next in some 32 places, and no more.
+# Values of k in a block, if entries are contiguous along k and if they are not. A block of W and the rows multiplied
+# by it stay in the L1 cache. Processors prefetch from about 32 streams and no more.
 ALONG, ACROSS = 128, 24
-# Entries of a block of W where they lie side by side: with more columns a block is shorter.
+# Entries of a block of W if they are contiguous along k: with more columns, a block is shorter.
 BLOCK_OF_W = 2560
-# Columns of W and `out` that are done together; more would not leave room for the entries in the cache.
+# Columns of W and `out` processed together; more would not leave room for the entries in the cache.
 PANEL = 64
-# Columns of X that meet a block of W one after the other, if they are copied first: they stay in that cache, too.
+# Columns of X multiplied by one block of W, if they are copied first: the copy stays in the same cache.
 OBSERVED_COLUMNS = 96
-# Half vectors in three vectors. How many a tile is wide tells which code to run; six more, the one that prefetches.
+# Half vectors in three vectors. The width of a tile in half vectors selects the code; plus six, with prefetching.
 MOST_UNITS = PREFETCHES = 6
 I64 = ir.IntType(64)
 
@@ -41,31 +41,31 @@ Places: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]  # of rows before 
 
 
 class Cut(NamedTuple):
-    """How the work is cut; it does not show in the bits."""
+    """How the work is split; this does not change the bits."""
 
-    tile_rows: Mapping[int, int]  # of a tile of one, two and three vectors
-    rows: int  # that meet a block of W together
-    columns: int  # of X that meet it one after the other
+    tile_rows: Mapping[int, int]  # for tiles of one, two and three vectors
+    rows: int  # multiplied by a block of W together
+    columns: int  # of X multiplied by the same block
 
 
-# By the bytes of a vector. With the vectors of W, a tile fits into sixteen registers, or into 32 of the long ones.
+# For vectors of 32 and 64 bytes. A tile and its vectors of W fit into 16 registers, or into 32 long ones.
 CUTS = {32: Cut({1: 8, 2: 6, 3: 4}, 12, 192), 64: Cut({1: 12, 2: 8, 3: 6}, 24, 768)}
 VECTOR_BYTES = vector_bytes(dict(binding.get_host_cpu_features()))
 ROWS, COLUMNS = CUTS[VECTOR_BYTES or 32][1:]
 
 
 def unit_of(dtype: np.dtype[Any], vector: int | None = None) -> int:
-    """Columns come in multiples of this: half a vector."""
+    """Return half the length of a vector; the number of columns is a multiple of it."""
     return (vector or VECTOR_BYTES or 32) // 2 // dtype.itemsize
 
 
 def block_along(columns: int) -> int:
-    """How many entries side by side make a block: a power of two, so that a cut at a multiple of `ALONG` fits all."""
+    """Return the block length for contiguous entries, a power of two that divides `ALONG`."""
     return min(ALONG, 1 << ((BLOCK_OF_W // min(columns, PANEL)).bit_length() - 1))
 
 
 class Emitter:
-    """Writes the product of some rows with a block of W: all addresses are numbers, all steps count entries."""
+    """Emit the product of some rows with a block of W; addresses are integers, steps count entries."""
 
     def __init__(self, builder: Value, scalar: Value, vector: int, is_along: bool) -> None:
         self.builder, self.scalar, self.is_along = builder, scalar, is_along
@@ -75,9 +75,9 @@ class Emitter:
 
     def rows(self, x: Value, step: Value, W: Value, out: Value, columns: Value, rows: Value, depth: Value,
              units: Value, ahead: Value, ahead_step: Value) -> None:  # fmt: skip
-        """`units` half vectors of every row of `out`, up to six; `columns` is the step of W and of `out`.
+        """Emit `units` half vectors of every row of `out`, up to six; `columns` is the step of W and of `out`.
 
-        The entries that come next are `ahead`, and may have a step of their own.
+        The entries needed next are at `ahead`, with a step of their own.
         """
         b = self.builder
         end = b.append_basic_block("done")
@@ -96,7 +96,7 @@ class Emitter:
 
     def _tiles(self, height: int, widths: Sequence[int], first: Value, x: Value, step: Value, W: Value, out: Value,
                columns: Value, rows: Value, depth: Value, ahead: Value, ahead_step: Value) -> Value:  # fmt: skip
-        """As many tiles of this height as fit below the first row; returns the row after them."""
+        """Emit as many tiles of this height as fit below the first row; return the row after them."""
         b = self.builder
         before, loop, after = b.block, b.append_basic_block("tiles"), b.append_basic_block("tiles_done")
         fits = b.icmp_signed("<=", b.add(first, ir.Constant(I64, height)), rows)
@@ -119,7 +119,7 @@ class Emitter:
 
     def _tile(self, height: int, widths: Sequence[int], x: Value, step: Value, W: Value, out: Value, columns: Value,
               depth: Value, ahead: Value, ahead_step: Value) -> None:  # fmt: skip
-        """The sums of one tile over the block, from zero, added to `out`."""
+        """Emit the sums of one tile over the block, starting from zero and added to `out`."""
         b = self.builder
         vectors = [ir.VectorType(self.scalar, width) for width in widths]
         offsets = [sum(widths[:place]) for place in range(len(widths))]
@@ -159,7 +159,7 @@ class Emitter:
                 b.store(b.fadd(b.load(address, align=self.item), sums[m][place]), address, align=self.item)
 
     def _prefetch(self, k: Value, step: Value, ahead: Value) -> None:
-        """Ask for entries that come next: side by side, a line of another row in every turn; else of another k."""
+        """Emit a prefetch of the next entries: a line of another row in each iteration, or of another k."""
         b = self.builder
         if self.is_along:
             seven, line = ir.Constant(I64, 7), 64 // self.item
@@ -217,7 +217,7 @@ _rows_across: Any = intrinsic(rows_across)
 
 @jit
 def _next_units(units: int) -> int:
-    """How many of the half vectors to take at once: three vectors or two, so that none is left alone."""
+    """Return how many half vectors to take at once: three vectors or two, so that no single one is left over."""
     vectors = (units + 1) // 2
     taken = 2 if vectors in (2, 4) else min(3, vectors)
     return min(units, 2 * taken)
@@ -228,7 +228,7 @@ def sum_along(
     x: int, rows: int, step: int, depth: int, blocks: int, block_step: int, W: Array, begin: int, W_step: int,
     length: int, unit: int, out: Array,
 ) -> None:  # fmt: skip
-    """out[p] += Σ_b Σ_k X[b, p, k] W[begin + b · W_step + k], for entries from address x on, side by side along k."""
+    """out[p] += Σ_b Σ_k X[b, p, k] W[begin + b · W_step + k], for entries at address x, contiguous along k."""
     columns, item = out.shape[1], out.itemsize
     zero, w0, o0 = out.dtype.type(0), W.ctypes.data, out.ctypes.data
     for panel in range(0, columns, PANEL):
@@ -255,7 +255,7 @@ def sum_across(
     x: int, rows: int, step: int, depth: int, blocks: int, block_step: int, W: Array, begin: int, unit: int,
     out: Array, out_begin: int, out_step: int,
 ) -> None:  # fmt: skip
-    """out[out_begin + b · out_step + p] += Σ_k X[b, k, p] W[begin + k], for entries from x on, side by side along p."""
+    """out[out_begin + b · out_step + p] += Σ_k X[b, k, p] W[begin + k], for entries at x, contiguous along p."""
     columns, item = out.shape[1], out.itemsize
     zero, w0, o0 = out.dtype.type(0), W.ctypes.data, out.ctypes.data
     for panel in range(0, columns, PANEL):
@@ -270,7 +270,7 @@ def sum_across(
                         weights = w0 + ((begin + k) * columns + panel) * item
                         place = o0 + ((out_begin + b * out_step + p) * columns + panel) * item
                         ahead = entries + few * item
-                        if p + few == end:  # then the strip's first ones of the next k
+                        if p + few == end:  # then the first ones of the strip at the next k
                             ahead = x + (b * block_step + (k + now) * step + strip) * item
                         left, first = min(PANEL, columns - panel) // unit, PREFETCHES
                         while left > 0:
@@ -285,7 +285,7 @@ def sum_across(
 
 def copy_vectors(typing, kind, x, step, out, out_step, rows, vectors):  # type: ignore[no-untyped-def]
     def emit(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
-        """Whole vectors of rows of entries, zero where one is NaN."""
+        """Emit a copy of rows of whole vectors, with zeros in place of NaN."""
         b, scalar = builder, context.get_value_type(signature.args[0])
         emitter, zero = Emitter(b, scalar, VECTOR_BYTES or 32, is_along=True), ir.Constant(I64, 0)
         vector = ir.VectorType(scalar, emitter.lanes)
@@ -329,7 +329,7 @@ def _copy_observed(
     X: Array, origin: Origin, place: Origin, rows: int, count: int, observed: Booleans, places: Places, unit: int,
     tile: Array,
 ) -> None:  # fmt: skip
-    """Rows of entries from an origin of X on, zero where one is NaN, or not observed at its place of the tensor."""
+    """Copy rows of entries from an origin in X, with zeros for NaN and for entries not observed in the tensor."""
     b, i, a = origin
     zero, step, vectors = tile.dtype.type(0), X.shape[2], count // (2 * unit)
     x = X.ctypes.data + ((b * X.shape[1] + i) * step + a) * X.itemsize
@@ -350,7 +350,7 @@ def sum_observed_along(
     X: Array, origin: Origin, place: Origin, rows: int, depth: int, blocks: int, observed: Booleans, places: Places,
     W: Array, begin: int, W_step: int, length: int, unit: int, out: Array,
 ) -> None:  # fmt: skip
-    """`sum_along` from an origin of X on, at that place of the tensor, with entries as `_copy_observed` gives them."""
+    """Like `sum_along`, for a region of X at a given place of the tensor, over the observed entries."""
     columns, item = out.shape[1], out.itemsize
     tile, step = np.empty((ROWS, ALONG), out.dtype), X.shape[2]
     x0 = X.ctypes.data + ((origin[0] * X.shape[1] + origin[1]) * step + origin[2]) * item
@@ -383,7 +383,7 @@ def sum_observed_across(
     X: Array, origin: Origin, place: Origin, rows: int, depth: int, blocks: int, observed: Booleans, places: Places,
     W: Array, begin: int, unit: int, out: Array, out_begin: int, out_step: int,
 ) -> None:  # fmt: skip
-    """`sum_across` in the same way."""
+    """Like `sum_across`, for a region of X at a given place of the tensor, over the observed entries."""
     columns, item = out.shape[1], out.itemsize
     tile, step = np.empty((ACROSS, OBSERVED_COLUMNS), out.dtype), X.shape[2]
     x0 = X.ctypes.data + ((origin[0] * X.shape[1] + origin[1]) * step + origin[2]) * item
@@ -415,7 +415,7 @@ def sum_observed_across(
 
 
 def precompile(dtype: np.dtype[Any]) -> None:
-    """Compile, or read what was compiled before, so that no sweep waits for it."""
+    """Compile the kernels, or load them from the cache, so that no sweep is delayed by it."""
     nothing = np.zeros((0, 1), dtype)
     sum_along(0, 0, 0, 0, 0, 0, nothing, 0, 0, ALONG, 1, nothing)
     sum_across(0, 0, 0, 0, 0, 0, nothing, 0, 1, nothing, 0, 0)

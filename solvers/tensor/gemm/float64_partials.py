@@ -11,12 +11,12 @@ from sparse_ncp.solvers.tensor.gemm.protocol import Side
 from sparse_ncp.solvers.tensor.products import Array, aligned_empty
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
-# A partial result, or a product of rows, of fewer entries is done by one thread sooner than another wakes.
+# With fewer entries, one thread finishes a partial result or a product of rows before another has woken up.
 SMALL_PARTIAL = 1 << 18
 
 
 class Float64Partials(ABC):
-    """Contractions inside a partial result, in double precision from there on."""
+    """Base class: contract partial results in double precision."""
 
     def __init__(self, shape: tuple[int, int, int], dtype: np.dtype[Any], threads: Threads) -> None:
         from sparse_ncp.solvers.tensor.gemm import partial_kernels  # numba: see methods/hals.py
@@ -34,7 +34,7 @@ class Float64Partials(ABC):
     def contract_outer(self, weights: Array) -> Array: ...
 
     def parts(self, columns: int, side: Side = "outer") -> list[BlockRegion]:
-        """All at once: BLAS rounds otherwise in every cut."""
+        """Return a single part, because BLAS rounds differently for every split."""
         return [whole_region(self._shape)]
 
     def contracted_parts(self, weights: Array, side: Side = "outer") -> Iterator[Array]:
@@ -69,12 +69,12 @@ class Float64Partials(ABC):
 
 
 def _for_kernels(A: Array) -> Array:
-    """The same in C order, and not read-only: for such arrays kernels would be compiled once more."""
+    """Return a writable array in C order: for others numba would compile the kernels again."""
     return A if A.flags.c_contiguous and A.flags.writeable else A.copy()
 
 
 def total(sums: Array | Sequence[Array]) -> Array:
-    """The sum in the order of the sections."""
+    """Sum in the given order, whichever thread finished first."""
     total: Array = sums[0]
     for section in sums[1:]:
         total += section

@@ -1,7 +1,7 @@
-"""Entries that are read from their file, in the order in which they lie there.
+"""Read the entries of a tensor larger than memory from its file, in order.
 
-A memory map does where the file fits into memory. Where it does not, pages that are read here and there are read again
-and again; here every pass reads each entry once, and the next ones while those before are worked on.
+A memory map is enough for a file that fits into memory. With a larger one, pages that are accessed out of order are
+read again and again. Here each pass reads every entry once, and reads ahead while the previous entries are processed.
 """
 
 import math
@@ -26,28 +26,28 @@ from sparse_ncp.solvers.tensor.threads import split_evenly
 STREAM_TILE_BYTES = 1 << 25
 # Cuts inside of a block are at multiples of these: there a new block of the kernel's sums begins, too.
 ALIGNED_ROWS, ALIGNED_COLUMNS = 24, 128
-# Bytes that one call reads, and calls side by side: one waits for the disk while the other copies.
+# Bytes read by one call, and number of concurrent calls: one waits for the disk while the other copies.
 READ_BYTES, READERS = 1 << 22, 2
-# Places, lengths and memory of a read past the page cache are multiples of this.
+# Offsets, lengths and addresses of reads past the page cache are multiples of this.
 PAGE = 4096
-# A file is streamed if it is larger than this share of the memory that there is. One that is larger than all of it is
-# read past the page cache: it would not stay there for the next pass, and what others keep there would have to leave.
+# A file is streamed if it is larger than this fraction of the available memory. If it is larger than all of it, it is
+# read past the page cache: it would not stay there until the next pass, and would evict the pages of others.
 SHARE_OF_MEMORY = 0.5
-# A smaller one never is: nobody asks how much memory there is, which takes as long as a sweep over a small tensor.
+# Smaller files are never streamed: to find out how much memory is available takes as long as a sweep over them.
 LEAST_BYTES = 1 << 24
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
 
 class _Part(NamedTuple):
-    """What is read at a time: as many entries as the shape says, in equal runs that start at these entries."""
+    """Entries to read at a time: an array of this shape, in runs of equal length that start at these entries."""
 
     shape: tuple[int, ...]
     starts: Sequence[int]
 
 
 class FileEntries:
-    """Entries that lie side by side in a file, from an offset on."""
+    """Contiguous entries in a file, starting at an offset."""
 
     def __init__(self, path: str, offset: int, dtype: np.dtype[Any], past_cache: bool) -> None:
         self._path, self._offset, self._dtype, self._past_cache = path, offset, dtype, past_cache
@@ -55,7 +55,7 @@ class FileEntries:
 
     @classmethod
     def of(cls, entries: NDArray[Any]) -> "FileEntries | None":
-        """Those of a memory map that does not fit into memory, in C order; None for any other array."""
+        """Return the file entries of a C-ordered memory map that does not fit into memory, None for other arrays."""
         owner: Any = entries
         while owner is not None and not isinstance(owner, np.memmap):
             owner = getattr(owner, "base", None)
@@ -64,15 +64,15 @@ class FileEntries:
         memory = memory_bytes()
         if entries.nbytes <= SHARE_OF_MEMORY * memory:
             return None
-        while isinstance(owner.base, np.memmap):  # a view of a map tells the file, but not its own region in it
+        while isinstance(owner.base, np.memmap):  # a view of a map has the file name, but not its own offset
             owner = owner.base
         offset = owner.offset + entries.ctypes.data - owner.ctypes.data
         return cls(os.fspath(owner.filename), offset, entries.dtype, entries.nbytes > memory)
 
     def tiles(self, shape: tuple[int, int, int], regions: Sequence[BlockRegion]) -> Iterator[Tile]:
-        """Tiles of before × inner × after, at these regions; the entries of one hold until the next is asked for.
+        """Return an iterator over the tiles at these regions; a tile is valid until the next one is requested.
 
-        A region has whole rows of one block, whole blocks, or some columns of some rows.
+        A region consists of whole rows of one block, of whole blocks, or of some columns of some rows.
         """
         _, inner, after = shape
         parts = []
@@ -87,11 +87,11 @@ class FileEntries:
         return map(Tile, regions, self._read(parts))
 
     def contiguous_runs(self, cuts: Sequence[slice]) -> Iterator[Array]:
-        """The entries of every cut, in order; they hold until the next one is asked for."""
+        """Return an iterator over the entries of each slice, valid until the next ones are requested."""
         return self._read([_Part((cut.stop - cut.start,), (cut.start,)) for cut in cuts])
 
     def _read(self, parts: Sequence[_Part]) -> Iterator[Array]:
-        """The entries of every part; those of the next one are read meanwhile."""
+        """Yield the entries of each part while the next part is being read."""
         largest = max(math.prod(part.shape) for part in parts)
         if len(self._buffers[0]) < largest:
             self._buffers = [np.empty(largest, self._dtype) for _ in range(2)]
@@ -116,7 +116,7 @@ class FileEntries:
 
 
 def stream_tiles(entries: Array, file: FileEntries | None, part: BlockRegion) -> Iterator[tuple[Tile, BlockRegion]]:
-    """Tiles of before × inner × after entries, and what each has of a part of them: one tile has all of an array."""
+    """Return an iterator over tiles of a part, each with its region; an array in memory is a single tile."""
     whole = whole_region(entries.shape)
     if file is None:
         return iter([(Tile(whole, entries), part)])
@@ -127,10 +127,10 @@ def stream_tiles(entries: Array, file: FileEntries | None, part: BlockRegion) ->
 
 
 def contiguous_runs(flat: NDArray[Any], cuts: Sequence[slice]) -> Iterator[tuple[range, NDArray[Any]]]:
-    """Which of the cuts, and the entries from the first to the last of them; they hold until the next are asked for.
+    """Return an iterator over groups of slices: their numbers, and the entries from the first to the last of them.
 
-    The cuts lie side by side, in order. They come in groups of about a tile, whether the entries lie in memory or in a
-    file, so that what is summed group by group has the same bits.
+    The slices must be adjacent and in order. A group has about as many entries as a tile, in memory as in a file, so
+    that sums taken group by group have the same bits. Entries are valid until the next group is requested.
     """
     most, groups, first = stream_tile_entries(flat.dtype), [0], 0
     for number, cut in enumerate(cuts):
@@ -146,7 +146,7 @@ def contiguous_runs(flat: NDArray[Any], cuts: Sequence[slice]) -> Iterator[tuple
 
 
 class MatrixTile(NamedTuple):
-    """Rows and columns of a matrix, and its entries there."""
+    """Rows and columns of a part of a matrix, and its entries."""
 
     rows: slice
     columns: slice
@@ -171,12 +171,12 @@ def matrix_tiles(matrix: NDArray[Any], most: int) -> Iterator[list[MatrixTile]]:
 
 
 def stream_tile_entries(dtype: np.dtype[Any]) -> int:
-    """How many entries a tile should have."""
+    """Return the number of entries that a tile should have."""
     return max(1, STREAM_TILE_BYTES // dtype.itemsize)
 
 
 def stream_tile_regions(shape: tuple[int, int, int], most: int) -> Iterator[BlockRegion]:
-    """Cut before × inner × after into tiles of about `most` entries, in memory order.
+    """Split before × inner × after into tiles of about `most` entries, in memory order.
 
     Whole blocks, or rows of one block, or where rows are long, parts of a few rows: a tile is one run in the file, or a
     few long ones. Cuts inside of a block are where blocks of the sums begin.
@@ -194,7 +194,7 @@ def stream_tile_regions(shape: tuple[int, int, int], most: int) -> Iterator[Bloc
 
 
 def memory_bytes() -> int:
-    """The memory that this process could have: what is available, or the limit of its control group if that is less."""
+    """Return the memory in bytes that this process can use: what is available, or the limit of its control group."""
 
     def number(path: str) -> int | None:
         words = next(iter(_lines(Path(path))), "")
@@ -220,7 +220,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _pieces(offset: int, run: Bytes) -> Iterator[tuple[int, Bytes]]:
-    """A run of the file in pieces for one call each, cut where the file's pages are."""
+    """Split a run into pieces for one call each, at multiples of the page size in the file."""
     edges = range(offset - offset % READ_BYTES + READ_BYTES, offset + len(run), READ_BYTES)
     for start, stop in pairwise([offset, *edges, offset + len(run)]):
         yield start, run[start - offset : stop - offset]
@@ -228,7 +228,7 @@ def _pieces(offset: int, run: Bytes) -> Iterator[tuple[int, Bytes]]:
 
 @contextmanager
 def _reading(path: str, past_cache: bool) -> Iterator[Callable[[int, Bytes], None]]:
-    """How to read bytes of a file from an offset on, from any of the readers."""
+    """Open a file, and give a function that reads bytes from an offset, safe to call from several threads."""
     file = _opened_past_cache(path) if past_cache else None
     if file is None:
         file = os.open(path, os.O_RDONLY)
@@ -242,7 +242,7 @@ def _reading(path: str, past_cache: bool) -> Iterator[Callable[[int, Bytes], Non
         rooms.put(_pages(READ_BYTES + 2 * PAGE))
 
     def read(offset: int, target: Bytes) -> None:
-        """Whole pages into a room of our own, since neither the entries nor their region need be at a multiple."""
+        """Read whole pages into a buffer, because neither the entries nor the target need be aligned."""
         room, before = rooms.get(), offset % PAGE
         wanted = before + len(target)
         try:
@@ -258,7 +258,7 @@ def _reading(path: str, past_cache: bool) -> Iterator[Callable[[int, Bytes], Non
 
 
 def _opened_past_cache(path: str) -> int | None:
-    """None where the system or the disk has no such reads."""
+    """Open a file with O_DIRECT; return None if the system or the disk does not support that."""
     if not hasattr(os, "O_DIRECT"):
         return None
     try:
@@ -274,12 +274,12 @@ def _opened_past_cache(path: str) -> int | None:
 
 
 def _pages(count: int) -> Bytes:
-    """So many bytes that begin with a page."""
+    """Return a page-aligned buffer of `count` bytes."""
     return np.frombuffer(mmap.mmap(-1, count), np.uint8)
 
 
 def _read_fully(file: int, offset: int, target: Bytes, wanted: int | None = None) -> None:
-    """Fill the target from an offset of the file on; the file may end once the `wanted` bytes are there."""
+    """Fill the target from an offset in the file, which may end after the `wanted` bytes."""
     done, wanted = 0, len(target) if wanted is None else wanted
     while done < wanted:
         count = os.preadv(file, [target[done:].data], offset + done)

@@ -1,4 +1,4 @@
-"""Machine code for partial results and what contracts them: components come last, and each has weights of its own."""
+"""Kernels for partial results: components come last, and each has its own weights."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def contract_first(partial: Array, weights: Array, first: int, out: Float64) -> 
 
 
 def precompile(dtype: np.dtype[Any]) -> None:
-    """Compile, or read what was compiled before: for partial results of this precision, and for the next ones."""
+    """Compile the kernels, or load them from the cache, for partial results of this precision and of float64."""
     for kind in {dtype, np.dtype(np.float64)}:
         multiply_rows(np.zeros((0, 1), kind), np.zeros((0, 1), kind), 0, np.zeros((0, 0, 1), kind))
         for contract in (contract_first, contract_second):

@@ -1,7 +1,7 @@
-"""The two large products by the thin kernel. The entries are read where they are, or streamed from their file.
+"""The two large products for few columns, by our own kernel, with entries in memory or streamed from a file.
 
-In both, a result is summed over its blocks in memory order, from tile to tile and whatever the threads share out: the
-bits depend on the shape and the number of columns alone.
+A result is summed over blocks in memory order, from tile to tile, however the work is shared among threads: its bits
+depend only on the shape and the number of columns.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -30,21 +30,21 @@ from sparse_ncp.solvers.tensor.gemm.protocol import Gemm, Side
 from sparse_ncp.solvers.tensor.products import Array, aligned, aligned_empty
 from sparse_ncp.solvers.tensor.threads import Threads, split_decreasing, split_evenly
 
-# A result with fewer rows than this is summed in sections, so that threads have something to share.
+# A result with fewer rows than this is summed in sections, to give every thread some work.
 FEW_ROWS, SECTIONS = 64, 16
-# Multiplications of a product that one thread has done by the time another wakes.
+# Number of multiplications that one thread finishes before another has woken up.
 QUICK = 1 << 22
 
 
 def gemm_for(blocks: Blocks, threads: Threads) -> Gemm:
-    """By the thin kernel where the processor has vectors, else by BLAS."""
+    """Choose our kernel if the processor has suitable vectors, else BLAS."""
     from sparse_ncp.solvers.tensor.gemm.codegen import VECTOR_BYTES  # numba: see methods/hals.py
 
     return BlasGemm(blocks, threads) if VECTOR_BYTES is None else SkinnyGemm(blocks, threads)
 
 
 class SkinnyGemm(Float64Partials):
-    """The thin kernel over all entries, on threads."""
+    """Products with few columns, over all entries and on several threads."""
 
     def __init__(self, blocks: Blocks, threads: Threads) -> None:
         from sparse_ncp.solvers.tensor.gemm import codegen
@@ -63,7 +63,7 @@ class SkinnyGemm(Float64Partials):
         return self._contracted("outer", weights, whole_region(self._shape))
 
     def parts(self, columns: int, side: Side = "outer") -> list[BlockRegion]:
-        """A part of such a matrix has about as many entries as a tile. No cut shows in the bits."""
+        """Split so that a part of the matrix has about as many entries as a tile; the split does not change any bit."""
         (before, inner, after), most = self._shape, stream_tile_entries(self.dtype) // columns
         at_once, rows, wide = before, inner, after
         if side == "inner":
@@ -83,7 +83,7 @@ class SkinnyGemm(Float64Partials):
         parts = self.parts(columns, side)
         sums = self._sums(side, columns, whole_region(self._shape))
         weights = iter(weights)
-        for part in parts:  # the weights of none are held while those of the next are formed
+        for part in parts:  # the weights of a part are released before the next are formed
             self._contract(side, aligned(next(weights), self.dtype), part, sums)
         return total(sums)
 
@@ -93,7 +93,7 @@ class SkinnyGemm(Float64Partials):
         return total(sums)
 
     def _sums(self, side: Side, columns: int, whole: BlockRegion) -> Array:
-        """For what is left of a region when this side of it is contracted."""
+        """Return zeros for the result of contracting this side of a region, one array per section."""
         before, inner, after = region_shape(whole)
         rows = before * after if side == "inner" else inner
         sums = aligned_empty((len(self._sections(side)), rows, columns), self.dtype)
@@ -101,7 +101,7 @@ class SkinnyGemm(Float64Partials):
         return sums
 
     def _contract(self, side: Side, weights: Array, whole: BlockRegion, sums: Array) -> None:
-        """Add the products over a region to the sums; its outer modes lie side by side."""
+        """Add the products over a region to the sums; its outer modes must be contiguous."""
         sections, rows_at_once = self._sections(side), self._kernel.ROWS
         by_block = region_shape(whole)[0] >= 2 * self._threads.count
 
@@ -136,12 +136,12 @@ class SkinnyGemm(Float64Partials):
         self._each_tile(sum_inner if side == "inner" else sum_outer, whole)
 
     def _row(self, whole: BlockRegion, blocks: slice, columns: slice) -> int:
-        """Of weights or results for the outer modes of a region, the one that belongs to these."""
+        """Return the row of the weights or results for the outer modes that belongs to this block and column."""
         row: int = (blocks.start - whole[0].start) * self._shape[2] + columns.start - whole[2].start
         return row
 
     def _sum_across(self, tile: Tile, region: BlockRegion, weights: Array, first: int, out: Array, row: int) -> None:
-        """Add the sums over the inner modes of a region in a tile, with weights from `first` on, to rows of `out`."""
+        """Add the sums over the inner modes of a region to rows of `out`, with the weights from row `first`."""
         (b, i, a), (address, block_step, row_step) = region, _address(tile, region)
         self._kernel.sum_across(
             address, a.stop - a.start, row_step, i.stop - i.start, b.stop - b.start, block_step,
@@ -149,7 +149,7 @@ class SkinnyGemm(Float64Partials):
         )  # fmt: skip
 
     def _sum_along(self, tile: Tile, region: BlockRegion, weights: Array, row: int, out: Array) -> None:
-        """Add the sums over the outer modes of a region in a tile to `out`, with the weights from this row on."""
+        """Add the sums over the outer modes of a region to `out`, with the weights from row `row`."""
         (b, i, a), (address, block_step, row_step) = region, _address(tile, region)
         self._kernel.sum_along(
             address, i.stop - i.start, row_step, a.stop - a.start, b.stop - b.start, block_step,
@@ -157,7 +157,7 @@ class SkinnyGemm(Float64Partials):
         )  # fmt: skip
 
     def _sections(self, side: Side) -> list[slice]:
-        """Where to cut the sum over this side, between its blocks and by the shape alone."""
+        """Split the sum over this side between blocks, by shape alone."""
         before, inner, after = self._shape
         rows, depth, block = before * after, inner, self._kernel.ACROSS
         if side == "outer":
@@ -169,7 +169,7 @@ class SkinnyGemm(Float64Partials):
     def _share(
         self, piece: Callable[[tuple[int, slice]], None], sections: int, rows: slice, unit: int, columns: int
     ) -> None:
-        """Every section of every part of the rows, counted from the first; parts are cut at multiples of `unit`."""
+        """Run `piece` for every section and every part of the rows; parts start at multiples of `unit`."""
         count = rows.stop - rows.start
         alone = sections > 1 or self._entries.size * columns <= QUICK or self._threads.count == 1
         parts = [slice(0, count)] if alone else split_decreasing(count, self._threads.count, unit)
@@ -181,7 +181,7 @@ class SkinnyGemm(Float64Partials):
 
 
 def _address(tile: Tile, region: BlockRegion) -> tuple[int, int, int]:
-    """Where a region begins in memory, and the steps between its blocks and rows, in entries."""
+    """Return the address of a region, and the steps between its blocks and rows in entries."""
     (before, inner, after), (_, rows, columns) = origin(tile, region), tile.entries.shape
     offset = (before * rows + inner) * columns + after
     return tile.entries.ctypes.data + offset * tile.entries.itemsize, rows * columns, columns

@@ -1,4 +1,4 @@
-"""Observed or not, in one bit per entry: products with ones and zeros take sums from tables instead of multiplying."""
+"""Products with the indicator of observed entries, stored in one bit per entry, by tables of sums."""
 
 from itertools import product
 
@@ -14,17 +14,17 @@ from sparse_ncp.solvers.tensor.missing.masked import Mask, MaskedBlocks
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
-# Rows and columns that are packed at a time: a multiple of 8.
+# Rows and columns packed at a time: a multiple of 8.
 PACKED = 256
-# Bits that a table of sums stands for, and rows of bits from which on it pays to form it once more.
+# Bits covered by a table of sums, and number of rows of bits for which it pays off to compute it again.
 WORD, ROWS = 32, 128
 
 
 class BitGemm(Float64Partials):
-    """The products with a tensor of ones (observed) and zeros (missing), from its bits.
+    """Products with the tensor that is 1 where an entry is observed and 0 where it is missing.
 
-    These are kept twice, along the inner modes and along those after them, as either product sums over its own. Both
-    together take a thirty-second of a tensor in double precision.
+    The bits are stored twice, along the inner modes and along the modes after them, because each product sums over one
+    of these. Together they take 1/32 of the memory of a tensor in double precision.
     """
 
     unit = 1
@@ -39,7 +39,7 @@ class BitGemm(Float64Partials):
         inner_bits = np.zeros((before, after, 4 * -(-inner // WORD)), np.uint8)
         after_bits = np.zeros((before, inner, 4 * -(-after // WORD)), np.uint8)
         read = stream_tiles(ones.entries, FileEntries.of(ones.entries), whole_region(ones.entries.shape))
-        for tile, (blocks, rows, columns) in read:  # cut at multiples of 8, too
+        for tile, (blocks, rows, columns) in read:  # also split at multiples of 8
             for b, i, a in product(split_by(blocks, 1), split_by(rows, PACKED), split_by(columns, PACKED)):
                 observed = ones.read((b, i, a), tile)[0] > 0
                 bits = (
@@ -51,7 +51,7 @@ class BitGemm(Float64Partials):
         self._inner_bits, self._after_bits = (
             packed.view("<u4").astype(np.uint32, copy=False) for packed in (inner_bits, after_bits)
         )
-        self._summed(np.zeros((1, 1, 1), np.uint32), np.zeros((1, 1, 1)))  # compiles, so that no sweep waits for it
+        self._summed(np.zeros((1, 1, 1), np.uint32), np.zeros((1, 1, 1)))  # compile now, so that no sweep is delayed
 
     def contract_inner(self, weights: Array) -> Array:
         before, after, length = self._inner_bits.shape
@@ -61,9 +61,9 @@ class BitGemm(Float64Partials):
         return self._summed(self._after_bits, weights.reshape(len(self._after_bits), -1, weights.shape[1]))
 
     def _summed(self, bits: NDArray[np.uint32], weights: Array) -> Array:
-        """Σ weights[b, s] over all b and those s whose bit is set in row o of block b, for every o."""
+        """Return Σ weights[b, s] over all b, and all s whose bit is set in row o of block b, for every o."""
         _, rows, length = bits.shape
-        weights = np.require(weights, np.float64, ["C", "W"])  # else the kernel would be compiled once more
+        weights = np.require(weights, np.float64, ["C", "W"])  # otherwise numba would compile the kernel again
         few = rows < FEW_ROWS and WORD * bits.size > SMALL
         sections = list(split_evenly(length, SECTIONS if few else 1))
         sums = np.zeros((len(sections), rows, weights.shape[2]))

@@ -1,4 +1,4 @@
-"""The two large products over the observed entries, by the thin kernel."""
+"""The two large products over the observed entries."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from sparse_ncp.solvers.tensor.threads import Threads
 
 
 def gemm_over_observed(blocks: Blocks, threads: Threads) -> Gemm:
-    """The products with a tensor, complete or not: by the thin kernel where the processor has vectors, else by BLAS."""
+    """Choose the products for a tensor with or without missing entries: our own kernel, or BLAS without vectors."""
     from sparse_ncp.solvers.tensor.gemm.codegen import VECTOR_BYTES  # numba: see methods/hals.py
 
     if not isinstance(blocks, MaskedBlocks):
@@ -21,9 +21,9 @@ def gemm_over_observed(blocks: Blocks, threads: Threads) -> Gemm:
 
 
 class ObservedGemm(SkinnyGemm):
-    """The same over the observed entries: runs of entries are copied on their way, with zeros where one is missing.
+    """Products over the observed entries: runs of entries are copied on the fly, with zeros for missing ones.
 
-    The sums are those of the tensor with zeros there, to the bit.
+    The sums have the same bits as those of the tensor with zeros in place of the missing entries.
     """
 
     def __init__(self, blocks: MaskedBlocks, threads: Threads) -> None:
@@ -31,7 +31,9 @@ class ObservedGemm(SkinnyGemm):
         self._observed, self._places = blocks.observed, blocks.places
         nothing = (slice(0, 0),) * 3
         weights = np.zeros((0, self.unit), self.dtype)
-        for entries in [self._entries] + ([] if self._file is None else [np.empty((0, 0, 0), self.dtype)]):  # compiles
+        for entries in [self._entries] + (
+            [] if self._file is None else [np.empty((0, 0, 0), self.dtype)]
+        ):  # compile now
             self._sum_across(Tile(nothing, entries), nothing, weights, 0, weights, 0)
             self._sum_along(Tile(nothing, entries), nothing, weights, 0, weights)
 

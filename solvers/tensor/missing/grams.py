@@ -1,10 +1,10 @@
-"""Gram matrices over the observed entries of a tensor: one for all rows of a mode, or one for every row.
+"""Gram matrices over the observed entries of a tensor: one for all rows of a mode, or one for each row.
 
-Row i of mode n meets the entries e of its slice that were observed, each with b_e, the product of the other modes' rows
-there. Its Gram is Gᵢ = Σ b_e b_eᵀ, which is the MTTKRP of the tensor of ones (observed) and zeros (missing) with the
-products of pairs of columns as factors: the same dimension tree, swept in step with the tensor's own. Along modes where
-the mask is the same, its Gram is a factor AᵀA, and the tree is over the other modes alone. What is missing besides is
-subtracted from a list.
+For row i of mode n, let b_e be the product of the rows of the other modes at an observed entry e of its slice. Its
+Gram is Gᵢ = Σ b_e b_eᵀ, which is the MTTKRP of the indicator tensor (1 if observed, else 0) with products of pairs of
+columns as factors. It is computed by a dimension tree that is swept together with the tree of the tensor. A mode along
+which the mask is constant contributes a factor AᵀA, and the tree is over the other modes. Entries that are missing in
+addition are in a list, and their products are subtracted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,22 +24,22 @@ from sparse_ncp.solvers.tensor.protocol import Gram, Modes, Partial
 from sparse_ncp.solvers.tensor.scan import split_into_regions
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
-# A difference that leaves less than this share has lost too many digits: the row's entries are then summed directly.
+# A difference smaller than this fraction has lost too many digits: the entries of the row are then summed directly.
 CANCELLED = 1e-3
-# Up to this share of the tensor's entries, the ones and zeros are kept as numbers; beyond, as booleans.
+# Up to this fraction of the tensor's entries, the indicator is stored as numbers; above it, as bits.
 SMALL_SHARE = 1 / 16
-# Rows of a mode that a thread takes at a time.
+# Rows of a mode processed by a thread at a time.
 ROWS = 64
 
 
 class CompleteGrams:
-    """Every entry is observed."""
+    """Gram matrices of a tensor without missing entries."""
 
     def __init__(self, order: int) -> None:
         self.constant: Modes = tuple(range(order))
         self.count: int | None = None
         self.counts: Sequence[NDArray[np.int64]] | None = None
-        # The factors of the sweep before, for as long as someone else needs them, and their Grams.
+        # The factors of the previous sweep (weak references), and their Grams.
         self._latest: Sequence[tuple[ReferenceType[Array], Float64]] = ()
 
     def first_contraction(self, factors: Sequence[Array], modes: Modes | None = None) -> Partial | None:
@@ -47,7 +47,7 @@ class CompleteGrams:
 
     def grams(self, factors: Sequence[Array], first: Partial | None, modes: Modes | None = None) -> Iterator[Gram]:
         modes = modes or self.constant
-        # That of the first mode is not needed before its factor is replaced.
+        # The Gram of the first mode is not needed before its factor is replaced.
         grams = {mode: self._gram(A) for mode, A in enumerate(factors) if mode != modes[0]}
         for mode in modes:
             G = hadamard([grams[other] for other in self.constant if other != mode])
@@ -56,7 +56,7 @@ class CompleteGrams:
             self._latest = tuple((ref(factors[mode]), G) for mode, G in grams.items())
 
     def _gram(self, A: Array) -> Float64:
-        """That of the sweep before, if it is of this very array; factors are replaced, never changed."""
+        """Return the Gram, from the previous sweep if it is of this array; factors are never modified in place."""
         known = next((G for before, G in self._latest if before() is A), None)
         return gram(A) if known is None else known
 
@@ -71,7 +71,7 @@ class CompleteGrams:
 
 
 class RowGrams:
-    """Some entries are missing."""
+    """Gram matrices of a tensor with missing entries."""
 
     def __init__(self, mask: Mask, modes: Modes, pattern: Pattern, threads: Threads) -> None:
         from sparse_ncp.solvers.tensor.missing.kernels import multiply_pairs, unpack_pairs  # numba: see methods/hals.py
@@ -83,11 +83,11 @@ class RowGrams:
         self.pattern = pattern
         self._order = len(modes)
         self._threads = threads
-        self._own = tuple(mode for mode in range(self._order) if mode not in pattern.shared)  # of the tree
+        self._own = tuple(mode for mode in range(self._order) if mode not in pattern.shared)  # modes of the tree
         self._tree = _tree(mask, modes, pattern, threads)
         self._listed = _Listed(mask, modes, pattern.listed, threads) if len(pattern.listed) else None
         self._pairs: dict[int, tuple[Array, Float64]] = {}
-        one = np.ones((1, 1))  # compiles, so that no sweep waits for it
+        one = np.ones((1, 1))  # compile now, so that no sweep is delayed
         self._multiply_pairs(one, one)
         self._unpacked(one, one)
 
@@ -112,7 +112,7 @@ class RowGrams:
                 times = hadamard(shared) if shared else np.ones_like(common)
                 if mode in self._own:
                     G = self._unpacked(V, times)
-                else:  # the same for all rows
+                else:  # one Gram for all rows
                     G = self._unpacked(np.einsum("ip,ip->p", pairs[place], V)[None], times)[0]
             if self._listed is not None:
                 G = self._listed.subtracted(mode, G, factors)
@@ -122,7 +122,7 @@ class RowGrams:
                 pairs[self._own.index(mode)] = self._paired_columns(mode, factors[mode])
 
     def cross_grams(self, others: Sequence[Float64], factors: Sequence[Float64]) -> Iterator[tuple[Float64, Float64]]:
-        """From the Grams of both side by side."""
+        """Yield the Grams from those of both sets of columns side by side."""
         stacked = [np.hstack(columns) for columns in zip(others, factors, strict=True)]
         first = others[0].shape[1]
         for mode, G in enumerate(self.grams(stacked, None)):
@@ -134,7 +134,7 @@ class RowGrams:
         return gram(A) * G if G.ndim == 2 else np.einsum("ir,irs,is->rs", A, G, A, optimize=True)
 
     def _unpacked(self, packed: Float64, times: Float64) -> Float64:
-        """R × R matrices from the sums over pairs of columns, each times the Gram of the shared modes."""
+        """Return R × R matrices from sums over pairs of columns, times the Gram of the shared modes."""
         rows = np.empty((len(packed), *times.shape))
 
         def piece(part: slice) -> None:
@@ -144,14 +144,14 @@ class RowGrams:
         return rows
 
     def _swept(self, modes: Modes | None) -> Modes:
-        """The places in the tree of the modes that are swept; any one if all of those are shared."""
+        """Return the positions in the tree of the swept modes, or of any one if all of them are shared."""
         return tuple(place for place, mode in enumerate(self._own) if modes is None or mode in modes) or (0,)
 
     def _paired(self, factors: Sequence[Array]) -> list[Float64]:
         return [] if self._tree is None else [self._paired_columns(mode, factors[mode]) for mode in self._own]
 
     def _paired_columns(self, mode: int, A: Array) -> Float64:
-        """A[:, r] ∗ A[:, s] for r ≤ s; the very same array for the same factor: the tree tells arrays by identity."""
+        """Return A[:, r] ∗ A[:, s] for r ≤ s, cached because the tree compares arrays by identity."""
         known = self._pairs.get(mode)
         if known is not None and known[0] is A:
             return known[1]
@@ -163,7 +163,7 @@ class RowGrams:
 
 
 class _Listed:
-    """Missing entries in a list, and the Grams without them."""
+    """A list of missing entries, to be subtracted from Grams."""
 
     def __init__(self, mask: Mask, modes: Modes, places: NDArray[np.int32], threads: Threads) -> None:
         self._mask, self._modes, self._places, self._threads = mask, modes, places, threads
@@ -174,10 +174,10 @@ class _Listed:
             np.concatenate(([0], np.cumsum(np.bincount(places[:, mode], minlength=length))))
             for mode, length in enumerate(lengths)
         ]
-        self._summed(0, 0, np.ones((sum(lengths), 1)))  # compiles, so that no sweep waits for it
+        self._summed(0, 0, np.ones((sum(lengths), 1)))  # compile now, so that no sweep is delayed
 
     def subtracted(self, mode: int, G: Float64, factors: Sequence[Array]) -> Float64:
-        """Gᵢ − Σ b_e b_eᵀ over the listed entries of every row."""
+        """Return Gᵢ − Σ b_e b_eᵀ over the listed entries, for each row."""
         from sparse_ncp.solvers.tensor.missing.kernels import add_products  # numba: see methods/hals.py
 
         stacked = np.concatenate([A.astype(np.float64, copy=False) for A in factors])
@@ -197,7 +197,7 @@ class _Listed:
         return rows
 
     def _summed(self, mode: int, index: int, stacked: Float64) -> Float64:
-        """The Gram of a row from its observed entries."""
+        """Return the Gram of a row, summed directly over its observed entries."""
         from sparse_ncp.solvers.tensor.missing.kernels import add_products
 
         shape, axis = list(self._mask.stored.shape), self._modes.index(mode)
@@ -215,7 +215,7 @@ class _Listed:
 
 
 def _tree(mask: Mask, modes: Modes, pattern: Pattern, threads: Threads) -> DimensionTree | None:
-    """The tree over the ones and zeros: over the modes that are not shared, or without storing them over all."""
+    """Return the tree over the indicator: over the modes that are not shared, or over bits of all modes."""
     if pattern.missing is None:
         split = best_split(mask.stored.shape)
         shape = tuple(mask.stored.shape[modes.index(mode)] for mode in range(len(modes)))

@@ -1,4 +1,4 @@
-"""Machine code for missing entries: tiles in which they are zero, sums over bits, and Grams of rows from a list."""
+"""Kernels for missing entries: fill tiles with zeros for them, sum over bits, and add up Grams from a list."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from sparse_ncp.solvers.tensor.jit import jit
 from sparse_ncp.solvers.tensor.products import Array, Float64
 
-# Columns of a table of sums, and rows of bits that it serves: enough for it to pay, and both in the first-level cache.
+# Columns of a table of sums, and rows of bits that use it: enough for it to pay off, and both fit into the L1 cache.
 WIDTH, SUMS = 16, 256
-# Words of bits whose weights and sums, of all columns, stay in the second-level cache.
+# Words of bits whose weights and sums, over all columns, stay in the L2 cache.
 WORDS = 8
 I64 = ir.IntType(64)
 
@@ -32,10 +32,10 @@ def fill_tile(
     counts: bool,
     out: Array,
 ) -> None:
-    """The tile of before × `inner` × `after` entries from an origin on: zero where an entry is missing.
+    """Copy a tile of before × `inner` × `after` entries, starting at an origin, with zeros for missing entries.
 
-    An entry is missing if it is NaN, or not `observed`: the rows (before and inner) of that array are found through two
-    lists of places, its columns are those of the tile, or a single one for all. Entries count as 1 if `counts`.
+    An entry is missing if it is NaN or not `observed`. `rows` maps the rows (before and inner) of the tile to those of
+    `observed`, whose columns are those of the tile, or a single one for all. Entries count as 1 if `counts`.
     """
     for b in range(out.shape[0]):
         for i in range(out.shape[1]):
@@ -60,7 +60,7 @@ def fill_tile(
 
 @jit
 def multiply_pairs(A: Float64, out: Float64) -> None:
-    """The products of the columns r ≤ s of A, side by side."""
+    """Write the products of the columns r ≤ s of A side by side."""
     for i in range(len(A)):
         place = 0
         for r in range(A.shape[1]):
@@ -71,7 +71,7 @@ def multiply_pairs(A: Float64, out: Float64) -> None:
 
 @jit
 def unpack_pairs(packed: Float64, common: Float64, out: Float64) -> None:
-    """Symmetric matrices from their entries r ≤ s, which are rows of `packed`, each times another symmetric matrix."""
+    """Unpack symmetric matrices from rows with their entries r ≤ s, each multiplied elementwise by `common`."""
     rank = common.shape[0]
     for i in range(len(packed)):
         place, matrix = 0, out[i]
@@ -96,8 +96,8 @@ def add_products(
 ) -> None:
     """sums[i] ← Σ b bᵀ over the entries of row i of a mode; b is the product of the other modes' rows at the entry.
 
-    `places` has the index of every entry in each mode, `order` the entries row by row, `begins` where each row of
-    `sums` begins there. `factors` are those of all modes one below the other, each from its offset on.
+    `places` has the index of each entry in each mode, `order` lists the entries row by row, and `begins` says where
+    each row of `sums` starts there. `factors` has the factors of all modes, stacked at these offsets.
     """
     rank = factors.shape[1]
     b = np.empty(rank)
@@ -117,7 +117,7 @@ def add_products(
 
 
 class _Rows:
-    """Rows of a table, from an address on, as vectors."""
+    """Rows of a table at an address, as vectors."""
 
     def __init__(self, builder: Value) -> None:
         self.builder, self.vector = builder, ir.VectorType(ir.DoubleType(), WIDTH)
@@ -129,7 +129,7 @@ class _Rows:
 
 def table_of_sums(typing, weights, step, table):  # type: ignore[no-untyped-def]
     def emit(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
-        """For each four of 32 rows of weights all sixteen sums; bit b of a sum's place stands for row b of its four."""
+        """Compute all 16 sums of each 4 of 32 rows of weights; bit b of the index of a sum stands for row b."""
         b, at = builder, _Rows(builder)
         weights, step, table = arguments
         for group in range(8):
@@ -148,7 +148,7 @@ def table_of_sums(typing, weights, step, table):  # type: ignore[no-untyped-def]
 
 def chosen_sums(typing, table, bits, sums):  # type: ignore[no-untyped-def]
     def emit(context: Any, builder: Value, signature: Any, arguments: Sequence[Value]) -> Value:
-        """One row of sums; the compiler would ask each time whether its nine rows overlap."""
+        """Add the chosen sums to a row; compiled from Python, each addition would check nine rows for overlap."""
         b, at = builder, _Rows(builder)
         table, bits, sums = arguments
         terms = []
@@ -170,7 +170,7 @@ _add_chosen: Any = intrinsic(chosen_sums)
 
 @jit
 def _aligned(rows: int) -> Float64:
-    """An array of rows that begin with a line of the cache: a vector over two lines takes two loads."""
+    """Return an array of rows aligned to cache lines: a vector across two lines takes two loads."""
     line = 64 // 8
     room = np.empty(rows * WIDTH + line)
     first = (line - room.ctypes.data // 8 % line) % line
@@ -179,10 +179,10 @@ def _aligned(rows: int) -> Float64:
 
 @jit
 def sum_where(bits: NDArray[np.uint32], weights: Float64, out: Float64) -> None:
-    """out[o] += Σ weights[s] over those s whose bit is set in row o.
+    """out[o] += Σ weights[s] over the s whose bit is set in row o.
 
-    Four bits at a time choose one of sixteen sums of four rows: those are formed once and serve many rows of bits, so
-    that an addition stands for four products. The order of the additions depends on the lengths alone.
+    Four bits at a time select one of the 16 sums of four rows. These are computed once for many rows of bits, so that
+    one addition replaces four products. The order of the additions depends on the lengths only.
     """
     part, sums = np.empty((32, WIDTH)), _aligned(min(SUMS, len(bits)))
     table = _aligned(8 * 16)
@@ -196,7 +196,7 @@ def sum_where(bits: NDArray[np.uint32], weights: Float64, out: Float64) -> None:
                 for word in range(begin, min(begin + WORDS, bits.shape[1])):
                     if count == WIDTH and 32 * word + 32 <= len(weights):
                         _fill_table(w0 + 8 * (32 * word * weights.shape[1] + column), 8 * weights.shape[1], t0)
-                    else:  # what lies beyond the ends is zero
+                    else:  # zeros beyond the ends
                         some = weights[32 * word : 32 * word + 32, column : column + count]
                         part[:] = 0.0
                         part[: len(some), :count] = some

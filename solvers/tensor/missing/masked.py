@@ -1,6 +1,6 @@
-"""Entries that were not observed: read as zeros, tile by tile, so that a tensor with gaps is not copied nor changed.
+"""Read missing entries as zeros, tile by tile, without copying or changing the tensor.
 
-A NaN that reached BLAS would spoil a whole row, so this is the only way to such entries.
+A NaN that reaches BLAS spoils a whole row, so the entries are read only in this way.
 """
 
 import math
@@ -26,31 +26,31 @@ from sparse_ncp.solvers.tensor.gemm.blocks import (
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.scan import Booleans, Region, mask_region
 
-# Entries of one tile, which stays in a cache: fewer would save little, and every tile costs two calls.
+# Entries of one tile, which stays in a cache: smaller ones would gain little, and each tile costs two calls.
 TILE = 1 << 17
-# The longest row of a tile, in the product that sums over its columns and in the one that keeps them: a tile is summed
-# over its longer side, so that what the product adds to stays in the cache, too.
+# Longest row of a tile in the product that keeps its columns, and in the one that sums over them: a tile is summed over
+# its longer side, so that the result stays in the cache, too.
 SHORT_ROW, LONG_ROW = 512, 1024
 
 
 class Mask:
-    """Which entries of a tensor in memory order are observed: those that are not NaN, and where `given` is true.
+    """Which entries of a tensor in memory order are observed: those that are not NaN, and for which `observed` is true.
 
-    Every mode of `given` has the tensor's length, or 1 where it is the same all along.
+    A mode of `observed` has the length of the tensor, or 1 if the mask is constant along it.
     """
 
-    def __init__(self, stored: NDArray[Any], given: Booleans | None) -> None:
+    def __init__(self, stored: NDArray[Any], observed: Booleans | None) -> None:
         self.stored = np.asarray(stored)
-        self.observed = given
+        self.observed = observed
 
     def missing(self, box: Region, entries: NDArray[Any] | None = None) -> Booleans:
-        """Where the entries of a box, which may have been read before, are missing."""
+        """Return where entries of a region are missing; pass its entries if they have been read already."""
         missing: Booleans = np.isnan(self.stored[box] if entries is None else entries)
         return missing if self.observed is None else np.logical_or(missing, ~mask_region(self.observed, box))
 
 
 class MaskedBlocks(Blocks):
-    """The same products, over the observed entries; or with each of them counted as 1, if `counts`."""
+    """Products over the observed entries, or over an indicator of them (1 if observed) if `counts` is true."""
 
     def __init__(self, mask: Mask, split: Split, counts: bool = False) -> None:
         from sparse_ncp.solvers.tensor.missing.kernels import fill_tile  # numba: see methods/hals.py
@@ -62,11 +62,11 @@ class MaskedBlocks(Blocks):
         self.entries = mask.stored.reshape(self.shape)
         self._whole = Tile(self._resolved((slice(None),) * 3), self.entries)
         self.observed, self.places = _by_blocks(mask, split)
-        for columns in (slice(0, 1), slice(None)):  # compiles for both kinds of rows, so that no sweep waits for it
+        for columns in (slice(0, 1), slice(None)):  # compile for both kinds of rows now, so that no sweep is delayed
             region = self._resolved((slice(0, 1), slice(0, 1), columns))
             for kind in {counts, True}:
                 self._tile(region, kind)
-                if not self.entries.flags.writeable:  # what is read from its file can be written to
+                if not self.entries.flags.writeable:  # unlike the map, entries read from its file are writable
                     self._tile(region, kind, Tile(region, np.zeros(region_shape(region), self.entries.dtype)))
 
     def read(self, region: BlockRegion, source: Tile | None = None) -> Array:
@@ -112,7 +112,7 @@ class MaskedBlocks(Blocks):
         return tile
 
     def _fill(self, region: BlockRegion, counts: bool, tile: Array, source: Tile | None = None) -> None:
-        """The tile of a region, from a source that it lies in or from all entries."""
+        """Fill the tile of a region, from a tile that contains it or from the whole tensor."""
         source = source or self._whole
         before, inner, after = region
         observed = self.observed if self.observed.shape[2] == 1 else self.observed[:, :, after]
@@ -121,7 +121,7 @@ class MaskedBlocks(Blocks):
 
 
 class _Room:
-    """The memory of one tile and of its product, used again for the next: fresh memory would cost as much as both."""
+    """Memory for a tile and its product, reused for the next one: fresh memory would cost as much as both."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self._tile, self._product = np.empty(TILE, dtype), np.empty(0, dtype)
@@ -131,7 +131,7 @@ class _Room:
         return self._tile[: lengths[0] * lengths[1] * lengths[2]].reshape(lengths)
 
     def add(self, part: Array, weights: Array, tile: Array, is_first: bool) -> None:
-        """Add weights @ tile to a part of a sum, or begin with it."""
+        """Add weights @ tile to a part of a sum, or start the sum with it."""
         if is_first:
             np.matmul(weights, tile, out=part)
             return
@@ -143,29 +143,29 @@ class _Room:
 
 
 def _by_blocks(mask: Mask, split: Split) -> tuple[Booleans, tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """The given mask as before × inner × after, shorter where it is the same all along, and the places of its rows."""
+    """Return the mask as before × inner × after, short where it is constant, and the positions of rows in it."""
     lengths = mask.stored.shape
-    given = np.ones((1,) * len(lengths), bool) if mask.observed is None else mask.observed
-    if math.prod(given.shape[split.stop :]) > 1:  # else one value serves a whole row
-        given = np.broadcast_to(given, given.shape[: split.stop] + lengths[split.stop :])
-    observed = np.ascontiguousarray(given).reshape(block_sizes(given.shape, split))
+    mask_array = np.ones((1,) * len(lengths), bool) if mask.observed is None else mask.observed
+    if math.prod(mask_array.shape[split.stop :]) > 1:  # else one value serves a whole row
+        mask_array = np.broadcast_to(mask_array, mask_array.shape[: split.stop] + lengths[split.stop :])
+    observed = np.ascontiguousarray(mask_array).reshape(block_sizes(mask_array.shape, split))
     return observed, (
-        _places(lengths[: split.start], given.shape),
-        _places(lengths[slice(*split)], given.shape[split.start :]),
+        _places(lengths[: split.start], mask_array.shape),
+        _places(lengths[slice(*split)], mask_array.shape[split.start :]),
     )
 
 
 def _places(lengths: tuple[int, ...], shorter: tuple[int, ...]) -> NDArray[np.intp]:
-    """For every index of modes of these lengths, in C order, the region in an array that has length 1 in some."""
-    region = np.zeros((), np.intp)
+    """Return the positions of all indices of these modes, in C order, in an array with length 1 in some of them."""
+    position = np.zeros((), np.intp)
     for length, ours in zip(lengths, shorter, strict=False):
         steps = np.arange(length) if ours > 1 else np.zeros(length, np.intp)
-        region = region[..., None] * ours + steps
-    return region.reshape(-1)
+        position = position[..., None] * ours + steps
+    return position.reshape(-1)
 
 
 def _tiles(region: BlockRegion, longest_row: int) -> Iterator[BlockRegion]:
-    """Cut a region into tiles, by its lengths alone; those that are summed into the same part come in order."""
+    """Split a region into tiles, by its lengths alone; tiles summed into the same part come in order."""
     before, inner, after = region
     columns = min(length_of(after), longest_row)
     rows = min(length_of(inner), max(1, TILE // columns))

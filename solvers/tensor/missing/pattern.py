@@ -1,7 +1,7 @@
-"""The pattern of missing entries: along which modes it is the same, and which entries are exceptions from that.
+"""Find the pattern of missing entries: the modes along which it is constant, and the exceptions.
 
 A scatter band is missing in every sample, a dead channel at every time. Along such modes the mask has length 1, and
-what is derived from it is small. A few scattered entries besides are kept as a list.
+everything derived from it is small. A few scattered entries are kept in a list.
 """
 
 import math
@@ -19,30 +19,30 @@ from sparse_ncp.solvers.tensor.protocol import Modes
 from sparse_ncp.solvers.tensor.scan import Booleans, Region, mask_region, regions_with_entries
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
-# The list takes eight bytes per entry and mode, so it may have this share of the entries at most.
+# Largest fraction of entries in the list, which takes eight bytes per entry and mode.
 LONGEST_LIST = 1 / 32
-# Nanoseconds per entry of the mask's tree and of the list, on its own and per pair of components; only ratios count.
+# Nanoseconds per entry of the mask's tree and of the list, plus those per pair of components; only ratios matter.
 TREE, TREE_PAIR, LIST, LIST_PAIR = 1.0, 0.1, 40.0, 0.2
 GROUPS = 16
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """What is missing: `missing` (length 1 along shared modes; None if it is all scattered), and the entries listed.
+    """Pattern of missing entries: `missing` has length 1 along shared modes, exceptions are `listed`.
 
-    All in the order of the tensor's modes, from 0. `listed` is entries × modes. `counts` has the observed entries of
-    every index of every mode.
+    Modes are those of the tensor, from 0. `missing` is None if all missing entries are scattered. `listed` is
+    entries × modes. `counts` has the number of observed entries for each index of each mode.
     """
 
     counts: tuple[NDArray[np.int64], ...]
-    constant: Modes  # along which the mask is the same without exception
-    shared: Modes  # along which `missing` is the same
+    constant: Modes  # along which the mask is constant without exception
+    shared: Modes  # along which `missing` is constant
     missing: Booleans | None
     listed: NDArray[np.int32]
 
 
 def find_pattern(mask: Mask, modes: Modes, rank: int, threads: Threads) -> Pattern:
-    """The pattern whose Grams of this rank cost least; `modes` are those of the mask's axes."""
+    """Return the pattern whose Grams of this rank cost least; `modes` lists the modes of the mask's axes."""
     shape = mask.stored.shape
     along, counts = _survey(mask, threads)
     total = math.prod(shape) - int(counts[0].sum())
@@ -74,7 +74,7 @@ def find_pattern(mask: Mask, modes: Modes, rank: int, threads: Threads) -> Patte
 
 
 def _survey(mask: Mask, threads: Threads) -> tuple[list[Booleans], list[NDArray[np.int64]]]:
-    """For every axis: where entries are missing all along it (with length 1 there), and the observed ones by index."""
+    """Return, for each axis, where entries are missing all along it, and the number of observed ones by index."""
     shape = mask.stored.shape
     along = [np.ones((*shape[:axis], 1, *shape[axis + 1 :]), bool) for axis in range(len(shape))]
 
@@ -86,7 +86,7 @@ def _survey(mask: Mask, threads: Threads) -> tuple[list[Booleans], list[NDArray[
                 others = tuple(other for other in range(len(shape)) if other != axis)
                 counts[axis][cut] += missing.size // missing.shape[axis] - missing.sum(axis=others)
                 part = along[axis][(*region[:axis], slice(None), *region[axis + 1 :])]
-                # Only ever from true to false, so that threads may meet here in any order.
+                # Entries change from true to false only, so threads may write here in any order.
                 np.copyto(part, False, where=~missing.all(axis=axis, keepdims=True))
         return counts
 
@@ -99,7 +99,7 @@ def _survey(mask: Mask, threads: Threads) -> tuple[list[Booleans], list[NDArray[
 
 
 def _shared_patterns(along: Sequence[Booleans]) -> Iterator[tuple[Booleans, Modes]]:
-    """Where entries are missing all along a set of axes, for every set; only the whole set once nothing is missing."""
+    """Yield where entries are missing all along a set of axes, for every set for which there are any."""
     everything = tuple(range(len(along)))
     yield np.zeros((1,) * len(along), bool), everything
 
