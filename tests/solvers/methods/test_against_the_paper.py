@@ -84,7 +84,7 @@ def test_inner_passes_repeat_the_update_on_the_same_block(fields: dict[str, Any]
 
 
 def test_apg_with_more_passes_solves_its_block_further() -> None:
-    """Towards the exact minimiser: with many passes the sweep is that of ANLS with plain l1."""
+    """Many passes converge to the exact minimiser, as in ANLS with plain l1."""
     X = planted(3).tensor
     stop = {"max_iterations": 3, "tolerance": 0.0}
     exact = solve(X, Settings(rank=3, method="anls-bpp", penalty="l1", alpha=0.1, beta=0.3, stop=stop))

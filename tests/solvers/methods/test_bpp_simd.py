@@ -1,4 +1,4 @@
-"""Block principal pivoting with a row in each lane of the vectors: exact, and no row depends on its neighbours."""
+"""Block principal pivoting with one row per SIMD lane is exact, and no row depends on its neighbours."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def unit_diagonal(Q: Float64) -> Float64:
 
 
 def problem(seed: int, rank: int, count: int, own: bool) -> tuple[Float64, Float64, Float64]:
-    """A start, C and Q: one for all rows, or one for each."""
+    """Draw a start, C and Q, with one Q for all rows or one for each."""
     random = np.random.default_rng(seed)
     B = random.random((count, rank + 3, rank) if own else (rank + 3, rank))
     start = np.maximum(0, random.standard_normal((count, rank)))
@@ -51,7 +51,7 @@ def test_a_row_has_the_same_bits_whatever_its_neighbours(rank: int, own: bool) -
 
 
 def test_rows_that_would_take_very_many_rounds_are_solved_too() -> None:
-    """Murty's example, where exchanging one variable at a time goes through nearly all of the passive sets."""
+    """Murty's example: exchanging one variable at a time visits nearly all passive sets."""
     rank = 12
     L = np.tril(np.full((rank, rank), 2.0), -1) + np.eye(rank)
     scale = np.sqrt(np.diagonal(L @ L.T))
@@ -65,7 +65,7 @@ def test_rows_that_would_take_very_many_rounds_are_solved_too() -> None:
 
 @pytest.mark.parametrize("own", [False, True])
 def test_few_passive_of_many_variables_go_one_row_after_the_other(own: bool) -> None:
-    """There a row alone is quicker; which way is taken depends on the rows, not on the threads."""
+    """One row at a time is faster here; the choice depends on the rows, not on the threads."""
     start, C, Q = problem(0, 70, 9, own)
     start[:, 3:] = 0
     out, alone = np.empty(C.shape), np.empty(C.shape)

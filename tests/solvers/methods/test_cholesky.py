@@ -1,4 +1,4 @@
-"""Least squares without constraints, with a row in each lane of the vectors."""
+"""Unconstrained least squares with one row per SIMD lane."""
 
 import numpy as np
 import pytest

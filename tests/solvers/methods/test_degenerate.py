@@ -1,4 +1,4 @@
-"""A component that dies is an outcome, not a crash; nothing is ever NaN."""
+"""A component that vanishes is a valid outcome, not a crash; no result contains NaN."""
 
 from typing import Any
 

@@ -10,7 +10,7 @@ from sparse_ncp.solvers.tensor.products import Float64
 
 
 def by_definition(A: Float64, C: Float64, Q: Float64, passes: int) -> Float64:
-    """a_r ← [a_r + (C_r − A Q_r) / Q_rr]₊, column after column; one of no curvature is flat, or falls to zero."""
+    """Compute a_r ← [a_r + (C_r − A Q_r) / Q_rr]₊, one column after another."""
     A = A.copy()
     for _ in range(passes):
         for r in range(A.shape[1]):

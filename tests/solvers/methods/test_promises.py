@@ -79,7 +79,7 @@ def test_the_reported_numbers_are_those_of_the_factors(variant: Variant) -> None
 
 @variants
 def test_the_same_seed_gives_the_same_bits_for_any_number_of_threads(variant: Variant) -> None:
-    """Large enough that every product is cut into pieces."""
+    """Return a tensor large enough for every product to be split into pieces."""
     tensor = np.random.default_rng(3).random((90, 40, 30))
     runs = [run(tensor, iterations=3, threads=threads, seed=5, **variant) for threads in (1, 2, 5)]
     for other in runs[1:]:

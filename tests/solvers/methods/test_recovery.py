@@ -23,7 +23,7 @@ def test_the_recommended_setting_ends_at_the_true_number_of_components(recommend
 
 
 def test_every_seed_ends_within_one_percent_of_the_best_objective(recommended: list[Result]) -> None:
-    """The best known: the lowest of all seeds, run on far beyond the stopping rule."""
+    """Return the best known objective: the lowest of all seeds, continued far beyond the stopping rule."""
     deep = Settings.recommended(20, beta=0.5, stop={"tolerance": 0.0, "max_iterations": 500})
     best = min(solve(MADE.tensor, deep.model_copy(update={"seed": seed})).objective for seed in (0, 1, 2))
     assert max(result.objective for result in recommended) <= 1.01 * best

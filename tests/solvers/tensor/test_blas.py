@@ -1,4 +1,4 @@
-"""Both large products equal their definition for every shape and split, and no thread shows in their bits."""
+"""Both large products equal their definition for every shape and split, with the same bits for any threads."""
 
 import contextlib
 import math
@@ -23,7 +23,7 @@ MIDDLE = [(9, 2000, 32), (9, 2, 2000, 32)]
 
 @contextlib.contextmanager
 def small_pieces() -> Iterator[None]:
-    """Cut products of a few entries as if they were large."""
+    """Split products of a few entries as if they were large."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (("SMALL", 0), ("PIECE", 4), ("NARROW", 2)):
             patch.setattr(blas, name, value)
@@ -78,7 +78,7 @@ def test_a_long_run_of_modes_in_the_middle_is_cut_out() -> None:
 def test_sweep_after_sweep_gives_the_mttkrps_of_the_freshest_factors(
     shape: tuple[int, ...], order: Literal["C", "F"]
 ) -> None:
-    """The last contraction is carried into the next sweep; replacing a factor in between must not go unnoticed."""
+    """The last contraction is reused by the next sweep unless a factor was replaced in between."""
     random = np.random.default_rng(0)
     shape = shape if order == "C" else shape[::-1]
     X = np.asarray(random.random(shape), order=order)

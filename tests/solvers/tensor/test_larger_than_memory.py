@@ -1,4 +1,4 @@
-"""A file larger than memory is read in order and as seldom as can be, and gives the bits of an array in memory."""
+"""A file larger than memory is read in order and as rarely as possible, and gives the bits of an array in memory."""
 
 import os
 import tracemalloc
@@ -31,7 +31,7 @@ OneOrTheOther = pytest.mark.parametrize("order", ["C", "F"])
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Every memory map counts as larger than memory; the bytes that are asked for from files."""
+    """Treat every memory map as larger than memory, and record the bytes read from files."""
     read, calls = out_of_core._pieces, []
     monkeypatch.setattr(out_of_core, "LEAST_BYTES", 0)
     monkeypatch.setattr(out_of_core, "memory_bytes", lambda: 1)
@@ -48,7 +48,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture(params=["as it is", "without reads past the cache"])
 def any_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This one, and one that opens no file for reads past its cache."""
+    """Run on this system, and as on one without reads past the page cache."""
     if request.param == "as it is":
         return
     opened, asked = os.open, []
@@ -63,7 +63,7 @@ def any_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 
 def saved(X: NDArray[Any], folder: Path) -> NDArray[Any]:
-    """The same from a file. What is read through the map, and not from the file, is wrong."""
+    """Save a tensor to a file and map it, so that entries read through the map are wrong."""
     np.save(folder / "x.npy", X)
     mapped: NDArray[Any] = np.load(folder / "x.npy", mmap_mode="c")
     mapped[...] = -7
@@ -108,20 +108,20 @@ def test_scan_and_residual_take_one_read_and_the_diagnosis_two(
 
 
 def scattered(X: NDArray[Any]) -> dict[str, Any]:
-    """NaN here and there: more than a list may have."""
+    """Return a tensor with more scattered NaN than fit into the list."""
     X[np.random.default_rng(1).random(X.shape) < 0.1] = np.nan
     return {}
 
 
 def in_a_band(X: NDArray[Any]) -> dict[str, Any]:
-    """NaN all along the last mode, and a few besides."""
+    """Return a tensor with NaN all along the last mode, and a few others."""
     X[np.random.default_rng(1).random(X.shape[:-1]) < 0.1] = np.nan
     X[np.random.default_rng(2).random(X.shape) < 0.001] = np.nan
     return {}
 
 
 def by_a_mask(X: NDArray[Any]) -> dict[str, Any]:
-    """A mask that is the same along the first mode."""
+    """Return a mask that is constant along the first mode."""
     return {"mask": np.random.default_rng(1).random((1, *X.shape[1:])) < 0.9}
 
 
@@ -272,6 +272,6 @@ def test_a_file_that_was_cut_short_ends_the_run_with_an_error(tmp_path: Path, li
             thin.contract_inner(np.ones((50, 2)))
 
 
-def test_memory_is_what_the_system_tells() -> None:
+def test_memory_is_what_the_system_reports() -> None:
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < memory_bytes() <= pages

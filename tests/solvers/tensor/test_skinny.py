@@ -1,4 +1,4 @@
-"""The thin kernel equals the definition for every shape, split and rank; no cut, thread or file shows in its bits."""
+"""Skinny products equal their definition for every shape, split and rank, with the same bits for any tiling."""
 
 from itertools import pairwise
 from typing import Any
@@ -48,7 +48,7 @@ def test_a_product_of_rows_is_that_of_one_row_of_each_factor(
 
 
 def both(blocks: Blocks, threads: int, W: Array, V: Array) -> list[Array]:
-    """Either product, whole and in parts, and one after the other."""
+    """Compute both products, whole and in parts, and one after the other."""
     with Threads(threads) as pool:
         thin = SkinnyGemm(blocks, pool)
         found = [thin.contract_inner(W), thin.contract_outer(V)]
@@ -106,7 +106,7 @@ def test_the_products_are_their_definition_and_no_cut_shows_in_their_bits(
 
 
 def in_tiles(most: int) -> Any:
-    """`_each_tile` as for a file, with slabs of other sizes and without the file."""
+    """Replace `_each_tile` by a version for tiles of another size, without a file."""
 
     def each(self: SkinnyGemm, work: Any, whole: BlockRegion) -> None:
         for cut in stream_tile_regions(region_shape(whole), most):
@@ -117,7 +117,7 @@ def in_tiles(most: int) -> Any:
 
 
 @given(shape=st.tuples(st.integers(1, 4), st.integers(1, 100), st.integers(1, 300)), most=st.integers(1, 20_000))
-def test_slabs_cover_every_entry_once_and_in_memory_order(shape: tuple[int, int, int], most: int) -> None:
+def test_tiles_cover_every_entry_once_and_in_memory_order(shape: tuple[int, int, int], most: int) -> None:
     numbers, seen = np.arange(np.prod(shape)).reshape(shape), []
     for place in stream_tile_regions(shape, most):
         part = numbers[place].ravel()
@@ -153,7 +153,7 @@ def test_the_vectors_are_chosen_by_what_the_processor_has() -> None:
 def test_the_tile_becomes_fused_vector_instructions(
     scalar: Any, is_along: bool, processor: str, vector: int, register: str
 ) -> None:
-    """Also for processors that are not there: LLVM verifies the code, and its registers hold the sums of a tile."""
+    """LLVM verifies the code for other processors too, and the sums of a tile fit into their registers."""
     module = ir.Module()
     pointer, number = scalar.as_pointer(), codegen.I64
     arguments = [pointer, number, pointer, pointer, *[number] * 4, pointer, number]

@@ -1,4 +1,4 @@
-"""Threads share the work, never the bits; BLAS gets its own threads back."""
+"""Threads do not change the bits of a result, and BLAS gets its own threads back."""
 
 import hashlib
 import json
@@ -68,7 +68,7 @@ def affinity_of_the_other(threads: Threads) -> set[int]:
 
 
 def test_the_other_thread_leaves_the_callers_core_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever that is by now: the caller may have been moved since."""
+    """The calling thread may have been moved to another core in the meantime."""
     cores = os.sched_getaffinity(0)
     with Threads(2) as threads:
         affinity_of_the_other(threads)  # starts it
@@ -128,7 +128,7 @@ def test_blas_is_limited_inside_and_restored_after_the_last_solver_leaves() -> N
 
 
 def test_blas_is_limited_by_whichever_thread_solves_and_restored_by_whichever_is_last() -> None:
-    """Even if another thread, which still lives, was the first ever to limit it."""
+    """The limit also works if another live thread was the first to set it."""
     before = blas_threads()
     seen: list[set[int]] = []
     inside, leave = threading.Event(), threading.Event()
@@ -218,7 +218,7 @@ def test_a_state_resumes_in_another_process(tmp_path: Path) -> None:
 
 
 def test_a_process_that_compiles_and_one_that_reads_what_was_compiled_give_the_same_bits(tmp_path: Path) -> None:
-    """Where a kernel calls another, the machine code in memory and in the cache would be two."""
+    """A kernel that calls another would differ between memory and cache."""
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", SCRIPT.format(method="anls-bpp")]
     digests, kept = [], []
