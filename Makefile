@@ -84,4 +84,4 @@ hashes: $(VENV)/server
 	rm hashes.json
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) build dist ncp_client/dist src/*.egg-info

@@ -48,6 +48,8 @@ __all__ = [
     "Unauthorized",
 ]
 
+__version__: str  # read from the installed distribution when it is first asked for
+
 _MODULE_OF = {
     "Client": "client",
     "ConfigError": "http.config",
@@ -63,6 +65,8 @@ _MODULE_OF = {
 if not TYPE_CHECKING:  # a type checker would take any name for known otherwise
 
     def __getattr__(name: str) -> object:
+        if name == "__version__":
+            return import_module("importlib.metadata").version("ncp-client")
         if name not in __all__:
             raise AttributeError(f"module 'ncp_client' has no attribute {name!r}")
         return getattr(import_module(f"ncp_client.{_MODULE_OF.get(name, 'http.errors')}"), name)

@@ -3,8 +3,9 @@
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from io import TextIOWrapper
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -51,6 +52,27 @@ class Commands(TyperGroup):
         return group.get_command(ctx, cmd_name)
 
 
+def print_versions(requested: bool) -> None:
+    """Print the versions of the client and, where it is installed, of the server, then exit."""
+    if not requested:
+        return
+    from importlib.metadata import PackageNotFoundError, version  # slow to load
+
+    for distribution in ("ncp-client", "sparse-ncp"):
+        with suppress(PackageNotFoundError):
+            print(distribution, version(distribution))
+    raise typer.Exit()
+
+
+def shared_options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=print_versions, is_eager=True, help="Show the installed versions and exit."),
+    ] = False,
+) -> None:
+    """Define the options of `ncp` itself, which are not those of a command."""
+
+
 def application(names: Sequence[str]) -> typer.Typer:
     """These of our own commands. typer builds a validator for every option of all, which takes a tenth of a second."""
     app = typer.Typer(
@@ -61,7 +83,7 @@ def application(names: Sequence[str]) -> typer.Typer:
         rich_markup_mode=None,  # plain text; and rich takes longer to load than all the rest
         pretty_exceptions_enable=False,
     )
-    app.callback()(lambda: None)  # else one command alone would be no group
+    app.callback()(shared_options)  # also keeps a single command a group
     for name in names:
         app.command(name)(COMMANDS[name])
     return app

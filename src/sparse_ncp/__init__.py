@@ -18,9 +18,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sparse_ncp.solvers import *  # noqa: F403
     from sparse_ncp.solvers import __all__ as __all__
+
+    __version__: str  # read from the installed distribution when it is first asked for
 else:  # each name is imported when it is first used: a process that solves nothing loads no numpy
 
     def __getattr__(name: str) -> object:
+        if name == "__version__":
+            return import_module("importlib.metadata").version("sparse-ncp")
         solvers = import_module("sparse_ncp.solvers")
         if name != "__all__" and name not in solvers.__all__:
             raise AttributeError(f"module 'sparse_ncp' has no attribute {name!r}")

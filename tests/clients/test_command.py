@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import termios
+from importlib import metadata
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 import typer
 
+import ncp_client
 import sparse_ncp.app.cli.main
 from ncp_client import Client
 from ncp_client.cli.main import main
@@ -145,6 +147,13 @@ def test_exit_codes_tell_what_went_wrong(ncp: Any, lab: Client) -> None:
     job = lab.submit(lab.upload(planted(9, 8, 7)), 3, method="apg", stop={"max_iterations": 10**6, "tolerance": 0.0})
     ncp("cancel", job.id)
     assert f"job {job.id} is cancelled" in ncp("watch", job.id, code=1).errors
+
+
+def test_the_versions_are_those_of_the_installed_distributions(ncp: Any) -> None:
+    versions = {name: metadata.version(name) for name in ("ncp-client", "sparse-ncp")}
+    assert ncp("--version") == "".join(f"{name} {version}\n" for name, version in versions.items())
+    assert ncp_client.__version__ == versions["ncp-client"]
+    assert sparse_ncp.__version__ == versions["sparse-ncp"]
 
 
 def test_every_refusal_is_one_line(ncp: Any) -> None:

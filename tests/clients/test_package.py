@@ -1,10 +1,12 @@
 """The distributions: the client installs alone, the server beside packages named `app`, `solvers` and `worker`."""
 
+import email
 import os
 import shutil
 import subprocess
 import sys
 import tomllib
+import venv
 import zipfile
 from itertools import permutations
 from pathlib import Path
@@ -89,12 +91,25 @@ def wheel(source: Path, target: Path) -> Path:
     return next(target.glob("*.whl"))
 
 
+def sdist(source: Path, target: Path) -> Path:
+    """Build the source distribution of a folder, as a front end does."""
+    backend = tomllib.loads((source / "pyproject.toml").read_text())["build-system"]["build-backend"]
+    build = f"import importlib; importlib.import_module({backend!r}).build_sdist({str(target)!r})"
+    ran = subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return next(target.glob("*.tar.gz"))
+
+
+def tracked_files(folder: str = ".") -> list[str]:
+    command = ["git", "ls-files", folder]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheels of the server, of the client, and of a foreign package with three common names."""
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Copies of the server's and the client's folders, and a foreign package with three common names."""
     folder = tmp_path_factory.mktemp("sources")
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
-    for name in tracked:
+    for name in tracked_files():
         source, copy = ROOT / name, folder / "server" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         if source.is_symlink():
@@ -107,7 +122,11 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (folder / "foreign/setup.py").write_text(
         f'from setuptools import setup\nsetup(name="foreign", packages={FOREIGN})\n'
     )
-    sources = {"server": folder / "server", "client": folder / "server/ncp_client", "foreign": folder / "foreign"}
+    return {"server": folder / "server", "client": folder / "server/ncp_client", "foreign": folder / "foreign"}
+
+
+@pytest.fixture(scope="module")
+def wheels(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: wheel(source, tmp_path_factory.mktemp(name)) for name, source in sources.items()}
 
 
@@ -122,6 +141,62 @@ def test_a_wheel_has_one_name_at_the_top_level(wheels: dict[str, Path]) -> None:
     names = zipfile.ZipFile(wheels["server"]).namelist()
     for file in ("app/static/index.html", "worker/records/lua/state_machine.lua", "worker/records/lua/jobs/submit.lua"):
         assert f"sparse_ncp/{file}" in names
+
+
+def test_a_wheel_has_every_module(wheels: dict[str, Path]) -> None:
+    names = set(zipfile.ZipFile(wheels["server"]).namelist())
+    assert {f"sparse_ncp/{path}" for room in ("app", "solvers", "worker") for path in modules(room)} <= names
+    assert set(modules("ncp_client")) <= set(zipfile.ZipFile(wheels["client"]).namelist())
+
+
+def modules(folder: str) -> list[str]:
+    return [path for path in tracked_files(folder) if path.endswith(".py")]
+
+
+@pytest.mark.parametrize("name", ["server", "client"])
+def test_a_wheel_has_the_metadata_of_an_index(name: str, wheels: dict[str, Path]) -> None:
+    archive = zipfile.ZipFile(wheels[name])
+    (folder,) = {path.partition("/")[0] for path in archive.namelist() if ".dist-info/" in path}
+    metadata = email.message_from_bytes(archive.read(f"{folder}/METADATA"))
+    assert metadata["License-Expression"] == "BSD-3-Clause"
+    assert "sparse-ncp developers" in metadata["Author"]
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+    assert archive.read(f"{folder}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["server", "client"])
+def test_the_source_distribution_builds_the_wheel_of_the_checkout(
+    name: str, sources: dict[str, Path], wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    rebuilt = wheel(sdist(sources[name], tmp_path), tmp_path)
+    assert contents(rebuilt) == contents(wheels[name])
+
+
+def contents(archive: Path) -> dict[str, int]:
+    """Return the checksum of every file in a wheel."""
+    return {entry.filename: entry.CRC for entry in zipfile.ZipFile(archive).infolist()}
+
+
+def test_uninstalling_a_package_with_common_names_leaves_the_server(wheels: dict[str, Path], tmp_path: Path) -> None:
+    """In an environment of its own, where pip can uninstall; what the server needs is taken from this one."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    python = tmp_path / "venv/bin/python"
+    (library,) = (tmp_path / "venv/lib").glob("python*/site-packages")
+    needed = [path for path in sys.path if path.endswith("site-packages")]
+    (library / "needed.pth").write_text("\n".join(needed))
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    install = [*pip, "install", "--quiet", "--no-deps", "--force-reinstall", "--no-index", "--ignore-installed"]
+    for name in ("server", "client", "foreign"):
+        subprocess.run([*install, str(wheels[name])], check=True)
+    assert (library / "app/__init__.py").exists()
+    subprocess.run([*pip, "uninstall", "--quiet", "--yes", "foreign"], check=True)
+    assert not any((library / name).exists() for name in FOREIGN)
+    ran = subprocess.run(
+        [str(tmp_path / "venv/bin/ncp"), "keys", "list", "--data", "data"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout.split()[0]) == (0, "NAME"), ran.stderr
 
 
 @pytest.mark.parametrize("order", list(permutations(("server", "client", "foreign"))), ids="-".join)
