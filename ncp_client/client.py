@@ -58,26 +58,26 @@ class Client:
         source: "Source",
         name: str | None = None,
         axes: Axes | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        on_progress: Callable[[int, int], None] | None = None,
     ) -> Tensor:
         """Upload an array, a memory map, or the `.npy` file at a path, unless the server has its very bytes.
 
-        `axes` labels the modes: one `{"name": …, "unit": …, "values": […]}` each, or a name. `progress` is called with
-        the bytes sent and their total. An open binary file, such as standard input, is read to its end.
+        `axes` labels the modes: one `{"name": …, "unit": …, "values": […]}` each, or a name. `on_progress` is called
+        with the bytes sent and their total. An open binary file, such as standard input, is read to its end.
         """
         if isinstance(source, str | PathLike):
-            tensor, is_new = self._upload_once(file_content(Path(source)), name, progress)
+            tensor, is_new = self._send_unless_stored(file_content(Path(source)), name, on_progress)
         elif hasattr(source, "read"):
             with spooled_content(cast(IO[bytes], source)) as content:
-                tensor, is_new = self._upload_once(content, name, progress)
+                tensor, is_new = self._send_unless_stored(content, name, on_progress)
         else:
-            tensor, is_new = self._upload_once(array_content(source), name, progress)
+            tensor, is_new = self._send_unless_stored(array_content(source), name, on_progress)
         if axes is not None:
             self._label(tensor, axes, is_new)
         return tensor
 
-    def _upload_once(
-        self, content: Content, name: str | None, progress: Callable[[int, int], None] | None
+    def _send_unless_stored(
+        self, content: Content, name: str | None, on_progress: Callable[[int, int], None] | None
     ) -> tuple[Tensor, bool]:
         """The tensor, and whether it had to be sent."""
         digest = content.sha256()
@@ -89,8 +89,8 @@ class Client:
             for chunk in content.chunks():
                 yield chunk
                 sent += len(chunk)
-                if progress is not None:
-                    progress(sent, content.nbytes)
+                if on_progress is not None:
+                    on_progress(sent, content.nbytes)
 
         headers = {
             "Content-Type": "application/octet-stream",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ncp_client.http.connection import Connection
 from ncp_client.http.download import copy, download
 from ncp_client.http.errors import JobFailed, NcpError, NotFound
-from ncp_client.http.events import follow
+from ncp_client.http.events import follow_events
 from ncp_client.http.record import RunningRecord
 
 if TYPE_CHECKING:
@@ -94,17 +94,17 @@ class Job(RunningRecord):
         self.record = self._connection.call("PATCH", self._path, body={"name": name}, repeatable=True).json()
 
     def watch(
-        self, timeout: float | None = None, preparing: Callable[[Preparation], object] = lambda preparation: None
+        self, timeout: float | None = None, on_preparation: Callable[[Preparation], object] = lambda preparation: None
     ) -> Iterator[Progress]:
         """Every iteration once and in order, from the first to the last, whatever happens to connection and server.
 
-        `preparing` hears now and then how far the first sweep is, while that takes a while.
+        `on_preparation` hears now and then how far the first sweep is, while that takes a while.
 
         The record follows: when the iterator ends, so has the job.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         late = self.ended  # then the record is the last word, and the events are history
-        for event in follow(self._connection, f"{self._path}/events", deadline):
+        for event in follow_events(self._connection, f"{self._path}/events", deadline):
             if event.kind == "end":
                 self.record = event.content
             elif event.kind == "state" and not late:
@@ -115,7 +115,7 @@ class Job(RunningRecord):
                 yield Progress.of(event.content)
             elif event.kind == "preparing" and not late:
                 self.record = {**self.record, "phase": "preparing", "preparing": event.content}
-                preparing(Preparation.of(event.content))
+                on_preparation(Preparation.of(event.content))
         if not self.ended:
             self.refresh()
 
@@ -190,7 +190,7 @@ class Job(RunningRecord):
         except NotFound:
             return None  # a server of before there were labels
 
-    def _in_short(self) -> str:
+    def _summary(self) -> str:
         return self.state
 
 

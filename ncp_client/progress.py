@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 # The estimate looks at so many changes at most, at so many at least, and trusts them if a straight line explains
 # so much of their logarithms.
 WINDOW = 40
-ENOUGH = 12
-EXPLAINED = 0.8
+MIN_CHANGES = 12
+MIN_R_SQUARED = 0.8
 # Without a terminal, a line comes that often.
 LINE_SECONDS = 10.0
 Advance = Callable[[int, int], None]
@@ -56,12 +56,12 @@ class Estimate:
 
     def seconds_left(self) -> float | None:
         """Until the rule holds, or a limit ends the run before; None if nothing can be said yet."""
-        limit, iterations = self.at_most(), self._iterations_to_tolerance()
+        limit, iterations = self.seconds_to_limit(), self._iterations_to_tolerance()
         if limit is None or iterations is None:
             return None
         return min(limit, iterations * self._seconds_each())
 
-    def at_most(self) -> float | None:
+    def seconds_to_limit(self) -> float | None:
         """Until the nearer of the limits on iterations and seconds."""
         if len(self._rows) < 2:
             return None
@@ -77,11 +77,11 @@ class Estimate:
     def _iterations_to_tolerance(self) -> float | None:
         tolerance, patience = float(self._stop["tolerance"]), int(self._stop["patience"])
         changes = [change for change in self._changes() if change > 0]
-        if tolerance <= 0 or len(changes) < ENOUGH:
+        if tolerance <= 0 or len(changes) < MIN_CHANGES:
             return None
         logs = [math.log(change) for change in changes]
-        slope, level, explained = _line(logs)
-        if slope >= 0 or explained < EXPLAINED:
+        slope, level, r_squared = _fit_line(logs)
+        if slope >= 0 or r_squared < MIN_R_SQUARED:
             return None
         return max(0.0, (math.log(tolerance) - level) / slope - (len(logs) - 1)) + patience
 
@@ -96,7 +96,7 @@ class Estimate:
                 yield change / (abs(before.objective) or 1.0) if criterion == "relative_objective" else change
 
 
-def _line(values: list[float]) -> tuple[float, float, float]:
+def _fit_line(values: list[float]) -> tuple[float, float, float]:
     """Slope and level of the straight line through values at 0, 1, 2 …, and the share of their variance it explains."""
     count = len(values)
     centre, mean = (count - 1) / 2, sum(values) / count
@@ -106,7 +106,7 @@ def _line(values: list[float]) -> tuple[float, float, float]:
     return slope, mean - slope * centre, slope**2 * spread / variance if variance else 0.0
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds in words."""
     if seconds < 60:
         return f"{seconds:.0f} s"
@@ -114,18 +114,18 @@ def span(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def describe(row: Progress, estimate: Estimate) -> str:
+def format_iteration(row: Progress, estimate: Estimate) -> str:
     """One iteration in one line, short enough for a terminal of 80 columns with a bar before it."""
     rate = f", {row.iteration / row.seconds:.3g}/s" if row.seconds > 0 else ""
     phase = "" if row.phase == "exact" else f" ({row.phase}{f' {row.start}' if row.start else ''})"
     text = f"iteration {row.iteration}{phase}{rate}, objective {row.objective:.6g}, error {row.relative_error:.6f}"
-    left, limit = estimate.seconds_left(), estimate.at_most()
+    left, limit = estimate.seconds_left(), estimate.seconds_to_limit()
     if left is not None:
-        return f"{text}, ≈ {span(left)} left"
-    return f"{text}, ≤ {span(limit)} left" if limit is not None else text
+        return f"{text}, ≈ {format_duration(left)} left"
+    return f"{text}, ≤ {format_duration(limit)} left" if limit is not None else text
 
 
-def describe_preparation(preparation: Preparation) -> str:
+def format_preparation(preparation: Preparation) -> str:
     """How far the first iteration is, in one line."""
     share = f", {preparation.share:.0%}" if preparation.share > 0 else ""
     return f"preparing: {STEPS.get(preparation.step, preparation.step)}{share}"
@@ -152,13 +152,13 @@ def watch_live(job: Job) -> Job:
         task = bar.add_task(f"job {job.id} is {job.state}", total=None)
 
         def preparing(preparation: Preparation) -> None:
-            bar.update(task, description=describe_preparation(preparation))
+            bar.update(task, description=format_preparation(preparation))
 
-        for row in job.watch(preparing=preparing):
+        for row in job.watch(on_preparation=preparing):
             estimate.add(row)
             left = estimate.seconds_left()
             total = None if left is None else row.seconds + left
-            bar.update(task, description=describe(row, estimate), completed=row.seconds, total=total)
+            bar.update(task, description=format_iteration(row, estimate), completed=row.seconds, total=total)
     return job
 
 
@@ -169,7 +169,7 @@ def watch_study(study: Study) -> Study:
         for step in study.watch():
             if time.monotonic() - printed_at > LINE_SECONDS:
                 printed_at = time.monotonic()
-                print(_describe_step(step, time.monotonic() - started), file=sys.stderr, flush=True)
+                print(_format_step(step, time.monotonic() - started), file=sys.stderr, flush=True)
         return study
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
@@ -177,28 +177,34 @@ def watch_study(study: Study) -> Study:
     with Bar(BarColumn(20), TextColumn("{task.description}"), console=console, transient=True) as bar:
         task = bar.add_task(f"study {study.id} is {study.state}", total=1.0)
         for step in study.watch():
-            bar.update(task, description=_describe_step(step, time.monotonic() - started), completed=step.progress)
+            bar.update(task, description=_format_step(step, time.monotonic() - started), completed=step.progress)
     return study
 
 
-def _describe_step(step: Step, seconds: float) -> str:
+def _format_step(step: Step, seconds: float) -> str:
     now = step.content
     text = f"{now['done']} of {now['total']} runs" if "done" in now else f"{now['stage']}, {step.progress:.0%}"
-    return text if step.progress <= 0 else f"{text}, ≈ {span(seconds * (1 - step.progress) / step.progress)} left"
+    return (
+        text
+        if step.progress <= 0
+        else f"{text}, ≈ {format_duration(seconds * (1 - step.progress) / step.progress)} left"
+    )
 
 
 def _watch_in_lines(job: Job, estimate: Estimate) -> Job:
     printed_at = time.monotonic()
 
-    def print_now_and_then(line: Callable[[], str]) -> None:
+    def print_occasionally(line: Callable[[], str]) -> None:
         nonlocal printed_at
         if time.monotonic() - printed_at > LINE_SECONDS:
             printed_at = time.monotonic()
             print(line(), file=sys.stderr, flush=True)
 
-    for row in job.watch(preparing=lambda preparation: print_now_and_then(lambda: describe_preparation(preparation))):
+    for row in job.watch(
+        on_preparation=lambda preparation: print_occasionally(lambda: format_preparation(preparation))
+    ):
         estimate.add(row)
-        print_now_and_then(partial(describe, row, estimate))
+        print_occasionally(partial(format_iteration, row, estimate))
     return job
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
 # Up to so many entries are marked by points; up to so many texts are written below an axis.
-FEW, MANY = 12, 30
+MAX_MARKED_ENTRIES, MAX_TICK_LABELS = 12, 30
 
 
 class Result:
@@ -63,7 +63,7 @@ class Result:
         """A `tensorly.cp_tensor.CPTensor` with unit weights: the factors are as they are."""
         import numpy as np
 
-        return _needed("tensorly.cp_tensor").CPTensor((np.ones(self.factors[0].shape[1]), self.factors))
+        return _import_optional("tensorly.cp_tensor").CPTensor((np.ones(self.factors[0].shape[1]), self.factors))
 
     def to_xarray(self) -> Any:
         """An `xarray.Dataset` of `A1` … `AN`, with the names, units and values of the axes as coordinates."""
@@ -78,12 +78,12 @@ class Result:
                 unit = {"units": axis["unit"]} if axis.get("unit") else {}
                 coordinates[name] = (name, axis["values"], unit)
         numbers = {name: self.numbers[name] for name in ("objective", "relative_error", "iterations", "seconds")}
-        return _needed("xarray").Dataset(variables, coordinates, {"job_id": self.job["id"], **numbers})
+        return _import_optional("xarray").Dataset(variables, coordinates, {"job_id": self.job["id"], **numbers})
 
     def plot(self, path: "str | PathLike[str] | None" = None) -> "Figure":
         """Every component in every mode as a line, the largest first; saved if a path is given."""
         modes = len(self.factors)
-        figure: Figure = _needed("matplotlib.figure").Figure(figsize=(4 * modes, 3.2), layout="constrained")
+        figure: Figure = _import_optional("matplotlib.figure").Figure(figsize=(4 * modes, 3.2), layout="constrained")
         for mode, axes in enumerate(figure.subplots(1, modes, squeeze=False)[0], start=1):
             self._draw(axes, mode)
         figure.axes[0].set_ylabel("column, unit norm")
@@ -109,10 +109,10 @@ class Result:
                 factor[:, place] / norms[place],
                 STYLES[rank // len(COLOURS) % len(STYLES)],
                 color=COLOURS[rank % len(COLOURS)],
-                marker="." if len(factor) <= FEW else "",
+                marker="." if len(factor) <= MAX_MARKED_ENTRIES else "",
                 label=f"{rank + 1}: {shares[place]:.0%}",
             )
-        if values is not None and not numeric and len(values) <= MANY:
+        if values is not None and not numeric and len(values) <= MAX_TICK_LABELS:
             axes.set_xticks(places, values, rotation=45, ha="right")
         axes.set_xlabel(f"{axis['name']} / {axis['unit']}" if axis.get("unit") else axis["name"])
         axes.set_ylim(bottom=0)
@@ -125,7 +125,7 @@ class Result:
         return f"<Result of job {self.job['id']}: {components}, relative error {self.relative_error:.4g}>"
 
 
-def _needed(module: str) -> Any:
+def _import_optional(module: str) -> Any:
     """A module of a package that only this needs."""
     try:
         return import_module(module)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ncp_client.http.download import download
 from ncp_client.http.errors import NcpError
-from ncp_client.http.events import follow
+from ncp_client.http.events import follow_events
 from ncp_client.http.record import RunningRecord
 from ncp_client.job import Job
 
@@ -53,7 +53,7 @@ class Study(RunningRecord):
         The record follows: when the iterator ends, so has the study.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        for event in follow(self._connection, f"{self._path}/events", deadline):
+        for event in follow_events(self._connection, f"{self._path}/events", deadline):
             content = event.content
             if event.kind == "run":
                 yield Step(content["done"] / content["total"], content)
@@ -109,7 +109,7 @@ class Study(RunningRecord):
         """The chosen model of a choice that has ended."""
         return self.job.result
 
-    def _in_short(self) -> str:
+    def _summary(self) -> str:
         return f"{self.kind} {self.state}"
 
 

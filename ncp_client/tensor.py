@@ -44,7 +44,7 @@ class Tensor(Record):
         """Its `.npy` file, whole or not at all."""
         download(self._connection, f"{self._path}/content", path)
 
-    def _in_short(self) -> str:
+    def _summary(self) -> str:
         return "×".join(map(str, self.shape))
 
 

@@ -14,7 +14,7 @@ from ncp_client.cli import jobs, studies, tensors
 from ncp_client.cli.demo import demo
 from ncp_client.cli.exit_codes import ExitCode
 from ncp_client.cli.login import login
-from ncp_client.cli.names import OWN, joined_commands
+from ncp_client.cli.names import CLIENT_COMMANDS, plugin_commands
 from ncp_client.http.errors import JobFailed, NcpError, ServerUnavailable
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
@@ -43,12 +43,12 @@ class Commands(TyperGroup):
     """This client's commands, then those that other packages join."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*OWN, *sorted(joined_commands())]
+        return [*CLIENT_COMMANDS, *sorted(plugin_commands())]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in OWN or cmd_name not in joined_commands():
+        if cmd_name in CLIENT_COMMANDS or cmd_name not in plugin_commands():
             return super().get_command(ctx, cmd_name)
-        group: Any = typer.main.get_command(joined_commands()[cmd_name].load().app)
+        group: Any = typer.main.get_command(plugin_commands()[cmd_name].load().app)
         return group.get_command(ctx, cmd_name)
 
 
@@ -94,7 +94,7 @@ def run(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that lacks a letter gets a question mark
-    app = application(arguments[:1] if arguments and arguments[0] in OWN else OWN)
+    app = application(arguments[:1] if arguments and arguments[0] in CLIENT_COMMANDS else CLIENT_COMMANDS)
     try:
         code: int = app(arguments, prog_name="ncp", standalone_mode=False) or 0
         sys.stdout.flush()  # now, and not when Python ends, which would complain of a reader that has gone

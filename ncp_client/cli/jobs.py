@@ -24,7 +24,7 @@ ENDINGS = {None: "npz", "csv": "zip"}
 Id = Annotated[str, typer.Argument(metavar="ID", help="of a job, a study or a tensor")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="ids of jobs, studies or tensors")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="write the factors to this file once it has ended")]
-Ask = Annotated[int, typer.Option("--rank", help="number of components allowed")]
+Rank = Annotated[int, typer.Option("--rank", help="number of components allowed")]
 Source = Annotated[str, typer.Argument(metavar="TENSOR", help="a .npy file, - for standard input, or a tensor's id")]
 Watch = Annotated[bool, typer.Option("--watch", help="show its progress until it ends")]
 State = Annotated[str | None, typer.Option(help="only jobs in this state")]
@@ -36,7 +36,7 @@ Limit = Annotated[int, typer.Option(min=0, help="the newest so many; 0 for all")
 @with_options(JobFields)
 def submit(
     source: Source,
-    rank: Ask,
+    rank: Rank,
     watch: Watch = False,
     output: Output = None,
     as_json: Json = False,
@@ -55,7 +55,7 @@ def submit(
         _follow(job, as_json and watch, quiet=not watch)
         if output and job.record["result"]:
             job.download(output)
-        _conclude(job, as_json)
+        _print_outcome(job, as_json)
 
 
 def _check_output(path: Path) -> None:
@@ -74,8 +74,8 @@ def tensor_of(client: Client, source: str, name: str | None) -> Tensor:
         return client.tensor(source)
     with upload_bar() as advance:
         if source == "-":
-            return client.upload(sys.stdin.buffer, name, progress=advance)
-        return client.upload(path, name or path.name, progress=advance)
+            return client.upload(sys.stdin.buffer, name, on_progress=advance)
+        return client.upload(path, name or path.name, on_progress=advance)
 
 
 def watch(job_id: JobId, as_json: Json = False, url: Url = None, key: Key = None) -> None:
@@ -83,11 +83,11 @@ def watch(job_id: JobId, as_json: Json = False, url: Url = None, key: Key = None
     with Client(url, key) as client:
         job = client.job(job_id)
         _follow(job, as_json)
-        _conclude(job, as_json)
+        _print_outcome(job, as_json)
 
 
 def _follow(job: Job, as_json: bool, quiet: bool = False) -> None:
-    with _left_running(job):
+    with _report_interrupt(job):
         if as_json:
             for row in job.watch():
                 print(json.dumps(row._asdict()), flush=True)
@@ -100,7 +100,7 @@ def _follow(job: Job, as_json: bool, quiet: bool = False) -> None:
 
 
 @contextmanager
-def _left_running(job: Job) -> Iterator[None]:
+def _report_interrupt(job: Job) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
@@ -111,7 +111,7 @@ def _left_running(job: Job) -> Iterator[None]:
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
-def _conclude(job: Job, as_json: bool) -> None:
+def _print_outcome(job: Job, as_json: bool) -> None:
     if as_json:
         print_json(job.record)
     else:
@@ -138,11 +138,11 @@ def list_jobs(
 def show(identifier: Id, as_json: Json = False, url: Url = None, key: Key = None) -> None:
     """Show all that is known of a job, a study or a tensor."""
     with Client(url, key) as client:
-        record = _either(client, identifier).record
+        record = _find_record(client, identifier).record
     print_json(record) if as_json else print_record(record)
 
 
-def _either(client: Client, identifier: str) -> Job | Study | Tensor:
+def _find_record(client: Client, identifier: str) -> Job | Study | Tensor:
     for find in (client.job, client.get_study, client.tensor):
         try:
             return find(identifier)
@@ -155,7 +155,7 @@ def _either(client: Client, identifier: str) -> Job | Study | Tensor:
 def cancel(job_id: JobId, as_json: Json = False, url: Url = None, key: Key = None) -> None:
     """End a job within one sweep, or a study. What was computed stays."""
     with Client(url, key) as client:
-        found = _either(client, job_id)
+        found = _find_record(client, job_id)
         if isinstance(found, Tensor):
             raise NotFound({"status": 404, "detail": f"there is no job or study {job_id}", "remedy": "see ncp jobs"})
         record = found.cancel().record
@@ -167,7 +167,7 @@ def delete(ids: Ids, as_json: Json = False, url: Url = None, key: Key = None) ->
     """Delete ended jobs and studies, or unused tensors."""
     with Client(url, key) as client:
         for identifier in ids:
-            _either(client, identifier).delete()
+            _find_record(client, identifier).delete()
     if as_json:
         print_json({"deleted": ids})
 

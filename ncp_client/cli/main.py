@@ -7,14 +7,14 @@ module with `app`, the typer application that has it, and `main(arguments)`, whi
 import sys
 from collections.abc import Sequence
 
-from ncp_client.cli.names import OWN, joined_commands
+from ncp_client.cli.names import CLIENT_COMMANDS, plugin_commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. What goes wrong is one line on standard error."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given and given[0] not in OWN and not given[0].startswith("-") and given[0] in joined_commands():
-        code: int = joined_commands()[given[0]].load().main(given)
+    if given and given[0] not in CLIENT_COMMANDS and not given[0].startswith("-") and given[0] in plugin_commands():
+        code: int = plugin_commands()[given[0]].load().main(given)
         return code
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # httpx's own command, which loads rich
     from ncp_client.cli.commands import run

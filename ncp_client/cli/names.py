@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 # Named here so that no short command has to look for entry points, and no joined one loads the client.
-OWN = (
+CLIENT_COMMANDS = (
     "upload",
     "submit",
     "watch",
@@ -29,7 +29,7 @@ OWN = (
 
 
 @cache
-def joined_commands() -> "Mapping[str, EntryPoint]":
+def plugin_commands() -> "Mapping[str, EntryPoint]":
     """The entry points by command. Finding them takes longer than most commands do."""
     from importlib.metadata import entry_points
 

@@ -29,7 +29,7 @@ def _with_options(known: type, command: Callable[..., None]) -> Callable[..., No
     @wraps(command)
     def with_fields(**given: Any) -> None:
         asked = {name: given.pop(name) for name in options}
-        fields = {name: _value(options[name], text) for name, text in asked.items() if text is not None}
+        fields = {name: parse_value(options[name], text) for name, text in asked.items() if text is not None}
         stop = {name: fields.pop(name) for name in StopFields.__annotations__ if name in fields}
         command(**given, fields={**fields, **({"stop": stop} if stop else {})})
 
@@ -56,11 +56,11 @@ def _option(name: str, help: str) -> Any:
     return typer.Option(f"--{name.replace('_', '-')}", metavar="VALUE", help=help, show_default=False)
 
 
-def _value(option: tuple[Any, str], text: str) -> Any:
+def parse_value(option: tuple[Any, str], text: str) -> Any:
     """JSON, unless the field takes any text: an id may look like a number. The server refuses what does not fit."""
     entry = _entry(option[0])
     if entry is not None and not text.startswith("["):
-        return [_value((entry, ""), part.strip()) for part in text.split(",")]
+        return [parse_value((entry, ""), part.strip()) for part in text.split(",")]
     kinds = get_args(option[0]) or (option[0],)
     if str in kinds and not text.startswith("{"):
         return text

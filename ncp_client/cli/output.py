@@ -11,7 +11,7 @@ from ncp_client.study import Study
 from ncp_client.tensor import Tensor
 
 # Means in the table of a study, and how they are written.
-SHOWN = (("objective", ".6g"), ("relative_error", ".6f"), ("components", ".3g"), ("factor_match", ".3f"))
+MEAN_COLUMNS = (("objective", ".6g"), ("relative_error", ".6f"), ("components", ".3g"), ("factor_match", ".3f"))
 
 
 def print_json(value: Any) -> None:
@@ -19,7 +19,7 @@ def print_json(value: Any) -> None:
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    cells = [titles, *([_printable(str(cell)) for cell in row] for row in rows)]
+    cells = [titles, *([_escape(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(row[place]) for row in cells) for place in range(len(titles))]
     for row in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -33,7 +33,7 @@ def print_jobs(jobs: Iterable[Job]) -> None:
 def _job_row(job: Job) -> Sequence[object]:
     row, settings = job.progress, job.record["settings"]
     numbers = (row.iteration, f"{row.relative_error:.6f}") if row else ("-", "-")
-    created = _minute(job.record["created_at"])
+    created = _format_time(job.record["created_at"])
     return job.id, job.state, settings["method"], settings["rank"], *numbers, created, job.name or ""
 
 
@@ -44,7 +44,7 @@ def print_tensors(tensors: Iterable[Tensor]) -> None:
             "×".join(map(str, tensor.shape)),
             tensor.record["dtype"],
             tensor.record["nbytes"],
-            _minute(tensor.record["created_at"]),
+            _format_time(tensor.record["created_at"]),
             tensor.name or "",
         )
         for tensor in tensors
@@ -58,7 +58,7 @@ def print_record(record: dict[str, Any]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        print(f"{name.ljust(width)}  {_printable(text)}")
+        print(f"{name.ljust(width)}  {_escape(text)}")
 
 
 def print_result(job: Job) -> None:
@@ -80,7 +80,7 @@ def print_result(job: Job) -> None:
         f"({found['stop_reason']})"
     )
     for warning in found["warnings"]:
-        print(f"warning: {_printable(warning)}")
+        print(f"warning: {_escape(warning)}")
 
 
 def print_studies(studies: Iterable[Study]) -> None:
@@ -90,7 +90,7 @@ def print_studies(studies: Iterable[Study]) -> None:
             study.state,
             study.kind,
             f"{study.record['runs']['succeeded']}/{study.record['runs']['total']}",
-            _minute(study.record["created_at"]),
+            _format_time(study.record["created_at"]),
             study.name or "",
         )
         for study in studies
@@ -105,21 +105,21 @@ def print_study(study: Study) -> None:
         count = advice["components"]
         verdict = f"components: {count}" if count is not None else f"no count; suggestion: {advice['suggestion']}"
         print(f"{verdict} (sure: {advice['sure']}, between {advice['between'][0]} and {advice['between'][1]})")
-        print(_printable(advice["reason"]))
+        print(_escape(advice["reason"]))
         if advice["sparsity"] is not None:
             print(f"the recommended setting leaves just these at sparsity {advice['sparsity']:.4g}")
         return
     table = study.record["table"]
     if table is None:
         return
-    means = (name.replace("_", " ").upper() for name, _ in SHOWN)
+    means = (name.replace("_", " ").upper() for name, _ in MEAN_COLUMNS)
     titles = ("RANK", "METHOD", "WEIGHT", "RUNS", "FAILED", *means, "BEST")
     print_table(titles, (_cell_row(row) for row in table["rows"]))
 
 
 def _cell_row(row: dict[str, Any]) -> Sequence[object]:
     weight = row["beta"] if row["asked_sparsity"] is None else row["asked_sparsity"]
-    shown = [_mean(row[name], digits) for name, digits in SHOWN]
+    shown = [_mean(row[name], digits) for name, digits in MEAN_COLUMNS]
     return row["rank"], row["method"], f"{weight:g}", row["runs"], row["failures"], *shown, row["best"] or "-"
 
 
@@ -127,11 +127,11 @@ def _mean(spread: dict[str, Any] | None, digits: str) -> str:
     return "-" if spread is None or spread["mean"] is None else format(spread["mean"], digits)
 
 
-def _minute(moment: str) -> str:
+def _format_time(moment: str) -> str:
     """In the time zone of this machine. An age would be wrong wherever the two clocks differ."""
     return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def _printable(text: str) -> str:
+def _escape(text: str) -> str:
     """A name may hold what a terminal would obey."""
     return "".join(character if character.isprintable() else "�" for character in text)

@@ -1,4 +1,4 @@
-"""Tensors with known components, written slab by slab: as large as the disk, never in memory as a whole."""
+"""Tensors with known components, written block by block: as large as the disk, never in memory as a whole."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Entries of a slab.
-SLAB = 1 << 22
+# Entries of a block.
+BLOCK_ENTRIES = 1 << 22
 
 
 def planted_factors(shape: Sequence[int], rank: int, random: np.random.Generator) -> list[NDArray[np.float64]]:
@@ -26,11 +26,11 @@ def write_planted(
     gram = np.prod([A.T @ A for A in factors], axis=0)
     scale = noise * np.sqrt(gram.sum() / (np.prod(shape, dtype=np.float64) / 2))  # E max(0, randn)² is a half
     tensor = np.lib.format.open_memmap(path, "w+", np.float64, tuple(shape))
-    rows = max(1, SLAB // int(np.prod(shape[1:])))
+    rows = max(1, BLOCK_ENTRIES // int(np.prod(shape[1:])))
     for first in range(0, shape[0], rows):
         part = slice(first, first + rows)
-        slab = _model([factors[0][part], *factors[1:]])
-        tensor[part] = slab + scale * np.maximum(0.0, random.standard_normal(slab.shape))
+        block = _model([factors[0][part], *factors[1:]])
+        tensor[part] = block + scale * np.maximum(0.0, random.standard_normal(block.shape))
     tensor.flush()
     if truth is not None:
         named: dict[str, Any] = {f"A{mode}": A for mode, A in enumerate(factors, start=1)}

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from ncp_client.http.errors import NcpError
 
 LOCAL = "http://127.0.0.1:8000"
-OTHERS = 0o077
+GROUP_AND_OTHERS = 0o077
 
 
 class ConfigError(NcpError):
@@ -35,7 +35,7 @@ def find_server(url: str | None = None, key: str | None = None) -> Address:
     found = check_url(url or (stored.url if stored else LOCAL))
     if key is None and stored is not None and found == stored.url:
         key = stored.key
-    return Address(found, _checked_key(key) if key else None)
+    return Address(found, _check_key(key) if key else None)
 
 
 def check_url(url: str) -> str:
@@ -50,7 +50,7 @@ def check_url(url: str) -> str:
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
 
 
-def _checked_key(key: str) -> str:
+def _check_key(key: str) -> str:
     key = key.strip()
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise ConfigError("the key has characters that no key has; copy it again as ncp keys create printed it")
@@ -72,7 +72,7 @@ def read_config() -> Address | None:
     url, key = content.get("url", LOCAL), content.get("key")
     if not isinstance(url, str) or not isinstance(key, str | None):
         raise ConfigError(f"{path}: url and key must be text; run ncp login again")
-    if key is not None and mode & OTHERS:
+    if key is not None and mode & GROUP_AND_OTHERS:
         raise ConfigError(f"{path} holds a key that others on this machine can read; run chmod 600 {path}")
     return Address(check_url(url), key)
 

@@ -22,7 +22,7 @@ CONNECT_SECONDS = 10.0
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
 PROBLEM = "application/problem+json"
 TOO_FAST = "too-fast"
-AWAY = {502, 503, 504}
+PROXY_ERRORS = {502, 503, 504}
 
 
 class Connection:
@@ -80,8 +80,8 @@ class Connection:
             content = partial(_encoded, body)
         timeout = httpx.Timeout(answer_seconds, connect=CONNECT_SECONDS)
 
-        def once() -> httpx.Response:
-            with self._translated():
+        def attempt() -> httpx.Response:
+            with self._translate_errors():
                 asked = self._http.build_request(
                     method, path, params=given, headers=sent, timeout=timeout, content=content() if content else None
                 )
@@ -89,7 +89,7 @@ class Connection:
             self._check(answer)
             return answer
 
-        return self.repeated(once, repeatable)
+        return self.with_retries(attempt, repeatable)
 
     def delete(self, path: str) -> None:
         """Delete what is at a path. If the answer was lost, what is gone by then was deleted."""
@@ -113,7 +113,7 @@ class Connection:
         given = {name: value for name, value in (params or {}).items() if value is not None}
         timeout = httpx.Timeout(read_seconds, connect=CONNECT_SECONDS)
         with (
-            self._translated(),
+            self._translate_errors(),
             self._http.stream("GET", path, params=given, headers=dict(headers or {}), timeout=timeout) as answer,
         ):
             if answer.status_code >= 300:
@@ -121,13 +121,13 @@ class Connection:
             self._check(answer)
             yield answer
 
-    def repeated(self, once: Callable[[], Answer], repeatable: bool = True) -> Answer:
-        """What `once` returns, tried again while the server is away; if it is not repeatable, only what did nothing."""
+    def with_retries(self, attempt: Callable[[], Answer], repeatable: bool = True) -> Answer:
+        """Call `attempt`, and again while the server is away; if it is not repeatable, only where it did nothing."""
         deadline = time.monotonic() + self.patience_seconds
         for pause in pauses():
             reached_before = self._reached
             try:
-                return once()
+                return attempt()
             except (ServerUnavailable, RateLimited) as error:
                 if isinstance(error, RateLimited):
                     again = error.kind == TOO_FAST  # nothing was done
@@ -140,7 +140,7 @@ class Connection:
         raise AssertionError("pauses never end")
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """ServerUnavailable for everything that httpx raises, in one sentence."""
         try:
             yield
@@ -159,10 +159,10 @@ class Connection:
         if answer.is_success and answer.headers.get("x-request-id"):
             self._reached = True
             return
-        raise self._error(answer)
+        raise self._error_of(answer)
 
-    def _error(self, answer: httpx.Response) -> NcpError:
-        retry_after = _seconds(answer.headers.get("retry-after"))
+    def _error_of(self, answer: httpx.Response) -> NcpError:
+        retry_after = _parse_seconds(answer.headers.get("retry-after"))
         if answer.headers.get("content-type") == PROBLEM:
             self._reached = True
             problem = answer.json()
@@ -172,7 +172,7 @@ class Connection:
             if status == 429:
                 return RateLimited(problem, retry_after)
             return {404: NotFound, 401: Unauthorized}.get(status, Refused)(problem)
-        if answer.status_code in AWAY:
+        if answer.status_code in PROXY_ERRORS:
             return ServerUnavailable(
                 f"the proxy at {self.url} does not reach its server (HTTP {answer.status_code})", True, retry_after
             )
@@ -196,7 +196,7 @@ def _reason(error: Exception) -> str:
     return str(error).partition("] ")[2] or str(error) or type(error).__name__
 
 
-def _seconds(header: str | None) -> float | None:
+def _parse_seconds(header: str | None) -> float | None:
     return float(header) if header and header.isdigit() else None
 
 

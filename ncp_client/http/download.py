@@ -17,7 +17,7 @@ CHUNK = 1 << 20
 
 def download(connection: Connection, path: str, target: "str | PathLike[str]", **params: Any) -> None:
     """Write beside the target, flush, rename: a full disk or a cut connection leaves what was there before."""
-    with _written_aside(Path(target)) as file:
+    with _atomic_write(Path(target)) as file:
         copy(connection, path, file, **params)
 
 
@@ -25,7 +25,7 @@ def copy(connection: Connection, path: str, file: IO[bytes], **params: Any) -> N
     """Write an answer into an open, empty file. If it has an ETag, that is its digest: what came damaged is asked for
     again. Tables and pictures, which are made on request, have none."""
 
-    def once() -> None:
+    def fetch() -> None:
         file.seek(0)
         file.truncate()
         digest = sha256()
@@ -36,11 +36,11 @@ def copy(connection: Connection, path: str, file: IO[bytes], **params: Any) -> N
             if answer.headers.get("etag", f'"{digest.hexdigest()}"') != f'"{digest.hexdigest()}"':
                 raise ServerUnavailable(f"{connection.url}{path} came damaged", maybe_done=True)
 
-    connection.repeated(once)
+    connection.with_retries(fetch)
 
 
 @contextmanager
-def _written_aside(final: Path) -> Iterator[IO[bytes]]:
+def _atomic_write(final: Path) -> Iterator[IO[bytes]]:
     aside = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
     try:
         with aside.open("xb") as file:

@@ -9,7 +9,7 @@ from ncp_client.http.connection import Connection, pauses
 from ncp_client.http.errors import RateLimited, ServerUnavailable
 
 # Comments keep a quiet stream alive; one that is silent for longer is dead, whatever its socket says.
-SILENCE_SECONDS = 90.0
+MAX_SILENCE_SECONDS = 90.0
 # How long a stream waits for a server that is away.
 PATIENCE_SECONDS = 600.0
 
@@ -22,7 +22,7 @@ class Event(NamedTuple):
     content: dict[str, Any]
 
 
-def follow(connection: Connection, path: str, deadline: float | None = None) -> Iterator[Event]:
+def follow_events(connection: Connection, path: str, deadline: float | None = None) -> Iterator[Event]:
     """The events up to the end. TimeoutError at the deadline (of the monotonic clock)."""
     last: str | None = None
     seen = time.monotonic()
@@ -33,7 +33,7 @@ def follow(connection: Connection, path: str, deadline: float | None = None) -> 
             with connection.stream(path, headers=headers, read_seconds=_seconds_left(deadline)) as answer:
                 if answer.status_code == 204:
                     return
-                for event in parse_events(_until(deadline, answer.iter_bytes())):
+                for event in parse_events(_check_deadline(deadline, answer.iter_bytes())):
                     last, seen, waits = event.id, time.monotonic(), pauses()
                     yield event
                     if event.kind == "end":
@@ -66,7 +66,7 @@ def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
         yield from lines
 
 
-def _until(deadline: float | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
+def _check_deadline(deadline: float | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Keep-alive comments are chunks too, so a deadline is noticed in a quiet stream."""
     for chunk in chunks:
         _seconds_left(deadline)
@@ -75,8 +75,8 @@ def _until(deadline: float | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _seconds_left(deadline: float | None) -> float:
     if deadline is None:
-        return SILENCE_SECONDS
+        return MAX_SILENCE_SECONDS
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("the job has not ended within the time given; it goes on on the server")
-    return min(left, SILENCE_SECONDS)
+    return min(left, MAX_SILENCE_SECONDS)

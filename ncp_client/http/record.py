@@ -38,10 +38,10 @@ class Record(ABC):
 
     def __repr__(self) -> str:
         called = f" {self.name!r}" if self.name else ""
-        return f"<{type(self).__name__} {self.id}{called} {self._in_short()}>"
+        return f"<{type(self).__name__} {self.id}{called} {self._summary()}>"
 
     @abstractmethod
-    def _in_short(self) -> str: ...
+    def _summary(self) -> str: ...
 
 
 class RunningRecord(Record):

@@ -128,11 +128,11 @@ def test_files_memory_maps_and_streams_are_uploaded_once(lab: Client, tmp_path: 
     path = tmp_path / "tensor.npy"
     np.save(path, planted(5, 4, 3, seed=77))
     seen: list[tuple[int, int]] = []
-    first = lab.upload(path, name="from a file", progress=lambda sent, total: seen.append((sent, total)))
+    first = lab.upload(path, name="from a file", on_progress=lambda sent, total: seen.append((sent, total)))
     assert seen[-1] == (path.stat().st_size, path.stat().st_size)
     seen.clear()
     again = [
-        lab.upload(str(path), progress=lambda sent, total: seen.append((sent, total))),
+        lab.upload(str(path), on_progress=lambda sent, total: seen.append((sent, total))),
         lab.upload(np.load(path, mmap_mode="r")),
         lab.upload(np.load(path)),
     ]

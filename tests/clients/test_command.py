@@ -23,7 +23,7 @@ import ncp_client
 import sparse_ncp.app.cli.main
 from ncp_client import Client
 from ncp_client.cli.main import main
-from ncp_client.cli.names import OWN, joined_commands
+from ncp_client.cli.names import CLIENT_COMMANDS, plugin_commands
 from ncp_client.fields import JobFields, StopFields, job_body
 from tests.support.api import Api, npy, planted
 from tests.support.stack import ROOT, wait_for
@@ -112,7 +112,7 @@ def test_every_field_of_a_job_is_an_option(ncp: Any) -> None:
         assert f"--{field.replace('_', '-')} " in told
 
 
-@pytest.mark.parametrize("name", [name for name in OWN if name != "demo"])
+@pytest.mark.parametrize("name", [name for name in CLIENT_COMMANDS if name != "demo"])
 def test_every_command_can_print_json(name: str, ncp: Any) -> None:
     assert "--json" in ncp(name, "--help")
 
@@ -319,9 +319,9 @@ def test_the_demo_runs_alone_and_leaves_factors_a_picture_and_nothing_else(tmp_p
 
 def test_the_servers_commands_join_ours(ncp: Any) -> None:
     group: Any = typer.main.get_command(sparse_ncp.app.cli.main.app)
-    assert joined_commands().keys() == group.commands.keys()
+    assert plugin_commands().keys() == group.commands.keys()
     told = ncp("--help")
-    for name in (*OWN, *group.commands):
+    for name in (*CLIENT_COMMANDS, *group.commands):
         assert f"\n  {name} " in told
     assert "..." not in told.partition("Commands:")[2]
     assert "NCP_PORT" in ncp("serve", "--help")

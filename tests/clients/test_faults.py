@@ -300,7 +300,7 @@ def test_a_server_that_is_killed_in_mid_upload_stores_nothing(tmp_path: Path) ->
                 kill(api)
 
         with pytest.raises(ServerUnavailable, match="upload the tensor again") as error:
-            client.upload(tensor, progress=kill_once)
+            client.upload(tensor, on_progress=kill_once)
         one_sentence(error)
         assert list(client.tensors()) == []
         assert client.upload(tensor).shape == tensor.shape

@@ -9,7 +9,7 @@ import pytest
 from ncp_client.http.connection import Connection
 from ncp_client.http.events import Event
 from ncp_client.job import Job, Preparation, Progress
-from ncp_client.progress import Estimate, describe, describe_preparation, span
+from ncp_client.progress import Estimate, format_duration, format_iteration, format_preparation
 
 STOP = {"criterion": "relative_error", "tolerance": 1e-8, "patience": 1, "max_iterations": 10_000, "max_seconds": None}
 
@@ -73,26 +73,28 @@ def test_where_nothing_can_be_said_nothing_is_said(made: list[Progress]) -> None
 def test_a_tolerance_of_zero_leaves_only_the_limits() -> None:
     found = estimate(rows(lambda n: 0.1 + 0.1 * 0.9**n, 50), tolerance=0.0, max_iterations=100)
     assert found.seconds_left() is None
-    assert found.at_most() == pytest.approx(5.0)
+    assert found.seconds_to_limit() == pytest.approx(5.0)
 
 
 def test_trial_starts_do_not_count_against_the_iterations() -> None:
     starts = rows(lambda n: 0.5, 30, "start", 1)
     found = estimate([*starts, *rows(lambda n: 0.1 + 0.1 * 0.9**n, 50)], tolerance=0.0, max_iterations=100)
-    assert found.at_most() == pytest.approx(5.0)
+    assert found.seconds_to_limit() == pytest.approx(5.0)
 
 
 def test_a_line_tells_iteration_objective_error_rate_and_what_is_left() -> None:
     made = rows(lambda n: 0.1 + 0.1 * 0.9**n, 50)
-    told = describe(made[-1], estimate(made))
+    told = format_iteration(made[-1], estimate(made))
     assert told.startswith("iteration 50, 10/s, objective 0.0101")
     assert len(told) < 70
     assert "error 0.100515, ≈ " in told
-    assert describe(rows(lambda n: 0.5, 1, "start", 3)[0], estimate([])).startswith("iteration 1 (start 3), 10/s")
+    assert format_iteration(rows(lambda n: 0.5, 1, "start", 3)[0], estimate([])).startswith(
+        "iteration 1 (start 3), 10/s"
+    )
 
 
 def test_times_are_told_in_words() -> None:
-    assert [span(seconds) for seconds in (0.4, 59, 90, 3600, 7290)] == [
+    assert [format_duration(seconds) for seconds in (0.4, 59, 90, 3600, 7290)] == [
         "0 s",
         "59 s",
         "2 min",
@@ -102,9 +104,9 @@ def test_times_are_told_in_words() -> None:
 
 
 def test_a_preparation_is_told_in_one_line() -> None:
-    assert describe_preparation(Preparation("check", 0.456)) == "preparing: checking the stored tensor, 46%"
-    assert describe_preparation(Preparation("sweep", 0.0)) == "preparing: first sweep"
-    assert describe_preparation(Preparation("a later one", 0.5)) == "preparing: a later one, 50%"
+    assert format_preparation(Preparation("check", 0.456)) == "preparing: checking the stored tensor, 46%"
+    assert format_preparation(Preparation("sweep", 0.0)) == "preparing: first sweep"
+    assert format_preparation(Preparation("a later one", 0.5)) == "preparing: a later one, 50%"
 
 
 def test_a_watcher_hears_of_the_preparation_and_gets_every_iteration_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +118,10 @@ def test_a_watcher_hears_of_the_preparation_and_gets_every_iteration_once(monkey
         Event("1-0", "progress", numbers),
         Event("1-1", "end", {**record, "state": "succeeded", "preparing": None}),
     ]
-    monkeypatch.setattr("ncp_client.job.follow", lambda *_: iter(stream))
+    monkeypatch.setattr("ncp_client.job.follow_events", lambda *_: iter(stream))
     job, heard = Job(cast(Connection, None), record), list[Preparation | None]()
     assert job.preparation is None
-    rows = list(job.watch(preparing=lambda preparation: heard.extend([preparation, job.preparation])))
+    rows = list(job.watch(on_preparation=lambda preparation: heard.extend([preparation, job.preparation])))
     assert [found.iteration for found in rows] == [1]
     assert heard == [Preparation("check", 0.5)] * 2
     assert (job.state, job.preparation) == ("succeeded", None)
