@@ -73,7 +73,12 @@ class Client:
         else:
             tensor, is_new = self._send_unless_stored(array_content(source), name, on_progress)
         if axes is not None:
-            self._label(tensor, axes, is_new)
+            try:
+                tensor.label(axes)
+            except Refused:
+                if is_new:
+                    tensor.delete()
+                raise
         return tensor
 
     def _send_unless_stored(
@@ -107,14 +112,6 @@ class Client:
                 raise
             raise ServerUnavailable(f"{error}; upload the tensor again: nothing is stored twice", True) from error
         return Tensor(self._connection, answer.json()), True
-
-    def _label(self, tensor: Tensor, axes: Axes, is_new: bool) -> None:
-        try:
-            tensor.label(axes)
-        except Refused:
-            if is_new:
-                tensor.delete()
-            raise
 
     def submit(self, tensor: Tensor | str, rank: int, **fields: Unpack[JobFields]) -> Job:
         """Queue a decomposition of a tensor, or of the one with this id. Without a method it is the recommended one.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ncp_client.http.connection import Connection
 from ncp_client.http.download import copy, download
-from ncp_client.http.errors import JobFailed, NcpError, NotFound
+from ncp_client.http.errors import JobFailed, NcpError
 from ncp_client.http.events import follow_events
 from ncp_client.http.record import RunningRecord
 
@@ -180,15 +180,9 @@ class Job(RunningRecord):
         if self.record["result"] is None:
             raise JobFailed(self.record)
         if self._result is None:
-            self._result = Result(self.record, self.factors(), self._axes())
+            axes = self._connection.get(f"{self._path}/axes") or None
+            self._result = Result(self.record, self.factors(), axes)
         return self._result
-
-    def _axes(self) -> list[dict[str, Any]] | None:
-        """The labels that the job was run with."""
-        try:
-            return self._connection.get(f"{self._path}/axes") or None
-        except NotFound:
-            return None  # a server of before there were labels
 
     def _summary(self) -> str:
         return self.state

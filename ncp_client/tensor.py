@@ -32,7 +32,10 @@ class Tensor(Record):
     def label(self, axes: Axes) -> None:
         """Label its modes: one `{"name": …, "unit": …, "values": […]}` each, or a name; values left out are indices."""
         lengths = [*self.shape, *[0] * len(axes)]  # the server refuses what is too much
-        body = [_axis(axis, length) for axis, length in zip(axes, lengths, strict=False)]
+        body = []
+        for axis, length in zip(axes, lengths, strict=False):
+            label = {"values": list(range(length)), **({"name": axis} if isinstance(axis, str) else axis)}
+            body.append({key: value.tolist() if hasattr(value, "tolist") else value for key, value in label.items()})
         self._connection.call("PUT", f"{self._path}/axes", body=body, repeatable=True)
         self.refresh()
 
@@ -46,9 +49,3 @@ class Tensor(Record):
 
     def _summary(self) -> str:
         return "×".join(map(str, self.shape))
-
-
-def _axis(axis: str | Mapping[str, Any], length: int) -> dict[str, Any]:
-    given = {"name": axis} if isinstance(axis, str) else axis
-    named = {"values": list(range(length)), **given}
-    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in named.items()}

@@ -57,18 +57,14 @@ def _server(folder: Path) -> Iterator[str]:
             [*command, "--data", str(folder / "data")], stdout=output, stderr=output, env=environment
         )
     try:
-        yield _address(process, log)
+        while True:
+            ended, text = process.poll() is not None, log.read_text(errors="replace")
+            if found := re.search(r"ready at (http://\S+)", text):
+                break
+            if ended:
+                raise NcpError(f"no server started here: {text.strip().rpartition(chr(10))[2]}")
+            time.sleep(0.05)
+        yield found[1]
     finally:
         process.send_signal(signal.SIGINT)
         process.wait()
-
-
-def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    """The server's address, once it says that it is ready."""
-    while True:
-        ended, said = process.poll() is not None, log.read_text(errors="replace")
-        if found := re.search(r"ready at (http://\S+)", said):
-            return found[1]
-        if ended:
-            raise NcpError(f"no server started here: {said.strip().rpartition(chr(10))[2]}")
-        time.sleep(0.05)

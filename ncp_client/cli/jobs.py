@@ -2,8 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,8 +43,10 @@ def submit(
     fields: Any = None,
 ) -> None:
     """Queue the decomposition of a tensor. It is uploaded if the server does not have it."""
-    if output:
-        _check_output(output)
+    if output:  # refuse now what could not be written after hours
+        file_format(output)
+        if not output.absolute().parent.is_dir():
+            raise typer.BadParameter(f"there is no folder {output.parent} to write {output.name} to")
     with Client(url, key) as client:
         job = client.submit(tensor_of(client, source, fields.get("name")), rank, **fields)
         if not (watch or output):
@@ -56,13 +56,6 @@ def submit(
         if output and job.record["result"]:
             job.download(output)
         _print_outcome(job, as_json)
-
-
-def _check_output(path: Path) -> None:
-    """Refuse now what could not be written after hours."""
-    file_format(path)
-    if not path.absolute().parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {path.parent} to write {path.name} to")
 
 
 def tensor_of(client: Client, source: str, name: str | None) -> Tensor:
@@ -87,7 +80,7 @@ def watch(job_id: JobId, as_json: Json = False, url: Url = None, key: Key = None
 
 
 def _follow(job: Job, as_json: bool, quiet: bool = False) -> None:
-    with _report_interrupt(job):
+    try:
         if as_json:
             for row in job.watch():
                 print(json.dumps(row._asdict()), flush=True)
@@ -97,12 +90,6 @@ def _follow(job: Job, as_json: bool, quiet: bool = False) -> None:
             from ncp_client.progress import watch_live
 
             watch_live(job)
-
-
-@contextmanager
-def _report_interrupt(job: Job) -> Iterator[None]:
-    try:
-        yield
     except KeyboardInterrupt:
         print(
             f"ncp: job {job.id} goes on on the server; ncp watch {job.id} joins again, ncp cancel {job.id} ends it",

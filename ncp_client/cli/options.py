@@ -36,7 +36,13 @@ def _with_options(known: type, command: Callable[..., None]) -> Callable[..., No
     kept = [parameter for name, parameter in own.items() if name != "fields"]
     added = [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, _option(name, help)]
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[
+                str | None,
+                typer.Option(f"--{name.replace('_', '-')}", metavar="VALUE", help=help, show_default=False),
+            ],
         )
         for name, (_, help) in options.items()
     ]
@@ -50,10 +56,6 @@ def _options(fields: type) -> dict[str, tuple[Any, str]]:
     """Type and help of every field."""
     hints = get_type_hints(fields, include_extras=True)
     return {name: get_args(hint) for name, hint in hints.items()}
-
-
-def _option(name: str, help: str) -> Any:
-    return typer.Option(f"--{name.replace('_', '-')}", metavar="VALUE", help=help, show_default=False)
 
 
 def parse_value(option: tuple[Any, str], text: str) -> Any:

@@ -27,14 +27,13 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 def print_jobs(jobs: Iterable[Job]) -> None:
     titles = ("JOB", "STATE", "METHOD", "RANK", "ITERATION", "RELATIVE ERROR", "CREATED", "NAME")
-    print_table(titles, (_job_row(job) for job in jobs))
-
-
-def _job_row(job: Job) -> Sequence[object]:
-    row, settings = job.progress, job.record["settings"]
-    numbers = (row.iteration, f"{row.relative_error:.6f}") if row else ("-", "-")
-    created = _format_time(job.record["created_at"])
-    return job.id, job.state, settings["method"], settings["rank"], *numbers, created, job.name or ""
+    rows = []
+    for job in jobs:
+        row, settings = job.progress, job.record["settings"]
+        numbers = (row.iteration, f"{row.relative_error:.6f}") if row else ("-", "-")
+        created = _format_time(job.record["created_at"])
+        rows.append((job.id, job.state, settings["method"], settings["rank"], *numbers, created, job.name or ""))
+    print_table(titles, rows)
 
 
 def print_tensors(tensors: Iterable[Tensor]) -> None:

@@ -4,7 +4,7 @@ import json
 import sys
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -24,20 +24,18 @@ def upload(
     """Upload a tensor and print its id. What the server has is not sent again."""
     from ncp_client.progress import upload_bar
 
-    labels = _read_axes(axes) if axes else None
+    labels = None
+    if axes:
+        try:
+            labels = json.loads(axes.read_text())
+        except ValueError as error:
+            raise typer.BadParameter(f"{axes} is not JSON: {error}") from error
     with Client(url, key) as client, upload_bar() as advance:
         if file == "-":
             tensor = client.upload(sys.stdin.buffer, name, labels, advance)
         else:
             tensor = client.upload(Path(file), name or Path(file).name, labels, advance)
     print_json(tensor.record) if as_json else print(tensor.id)
-
-
-def _read_axes(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise typer.BadParameter(f"{path} is not JSON: {error}") from error
 
 
 def list_tensors(limit: Limit = 50, as_json: Json = False, url: Url = None, key: Key = None) -> None:
@@ -57,15 +55,10 @@ def synth(
     as_json: Json = False,
 ) -> None:
     """Write a tensor with known components, to try things on."""
-    lengths = _lengths(shape)
+    lengths = shape.replace("×", ",").replace("x", ",").split(",")
+    if len(lengths) < 2 or not all(length.strip().isdecimal() and int(length) > 0 for length in lengths):
+        raise typer.BadParameter(f"{shape!r} is not a shape; give two or more lengths, such as 60,50,40")
     from ncp_client.cli.synthetic import write_planted
 
-    write_planted(file, lengths, rank, noise, seed, factors)
+    write_planted(file, list(map(int, lengths)), rank, noise, seed, factors)
     print_json({"path": str(file)}) if as_json else print(file)
-
-
-def _lengths(text: str) -> list[int]:
-    parts = text.replace("×", ",").replace("x", ",").split(",")
-    if len(parts) < 2 or not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise typer.BadParameter(f"{text!r} is not a shape; give two or more lengths, such as 60,50,40")
-    return [int(part) for part in parts]

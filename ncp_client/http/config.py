@@ -35,7 +35,10 @@ def find_server(url: str | None = None, key: str | None = None) -> Address:
     found = check_url(url or (stored.url if stored else LOCAL))
     if key is None and stored is not None and found == stored.url:
         key = stored.key
-    return Address(found, _check_key(key) if key else None)
+    key = key.strip() if key else None
+    if key and (not (key.isascii() and key.isprintable()) or " " in key):
+        raise ConfigError("the key has characters that no key has; copy it again as ncp keys create printed it")
+    return Address(found, key)
 
 
 def check_url(url: str) -> str:
@@ -48,13 +51,6 @@ def check_url(url: str) -> str:
     if not valid or parts.username is not None or parts.query or parts.fragment or any(map(str.isspace, url)):
         raise ConfigError(f"{url!r} is not the address of a server; give one such as {LOCAL}")
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def _check_key(key: str) -> str:
-    key = key.strip()
-    if not (key.isascii() and key.isprintable()) or " " in key:
-        raise ConfigError("the key has characters that no key has; copy it again as ncp keys create printed it")
-    return key
 
 
 def read_config() -> Address | None:

@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from ipaddress import ip_address
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -13,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from ncp_client.http.config import Address
-from ncp_client.http.errors import NcpError, NotFound, RateLimited, Refused, ServerUnavailable, Unauthorized
+from ncp_client.http.errors import NotFound, RateLimited, Refused, ServerUnavailable, Unauthorized
 
 Answer = TypeVar("Answer")
 ANSWER_SECONDS = 60.0
@@ -75,15 +74,16 @@ class Connection:
             repeatable = method == "GET"
         given = {name: value for name, value in (params or {}).items() if value is not None}
         sent = dict(headers or {})
+        encoded = None
         if body is not None:
             sent["Content-Type"] = "application/json"
-            content = partial(_encoded, body)
+            encoded = json.dumps(body, allow_nan=False).encode()
         timeout = httpx.Timeout(answer_seconds, connect=CONNECT_SECONDS)
 
         def attempt() -> httpx.Response:
             with self._translate_errors():
                 asked = self._http.build_request(
-                    method, path, params=given, headers=sent, timeout=timeout, content=content() if content else None
+                    method, path, params=given, headers=sent, timeout=timeout, content=content() if content else encoded
                 )
                 answer = self._http.send(asked)
             self._check(answer)
@@ -159,32 +159,26 @@ class Connection:
         if answer.is_success and answer.headers.get("x-request-id"):
             self._reached = True
             return
-        raise self._error_of(answer)
-
-    def _error_of(self, answer: httpx.Response) -> NcpError:
-        retry_after = _parse_seconds(answer.headers.get("retry-after"))
+        header = answer.headers.get("retry-after", "")
+        retry_after = float(header) if header.isdigit() else None
         if answer.headers.get("content-type") == PROBLEM:
             self._reached = True
             problem = answer.json()
             status = answer.status_code
             if status == 503:
-                return ServerUnavailable(str(Refused(problem)), maybe_done=True, retry_after=retry_after)
+                raise ServerUnavailable(str(Refused(problem)), maybe_done=True, retry_after=retry_after)
             if status == 429:
-                return RateLimited(problem, retry_after)
-            return {404: NotFound, 401: Unauthorized}.get(status, Refused)(problem)
+                raise RateLimited(problem, retry_after)
+            raise {404: NotFound, 401: Unauthorized}.get(status, Refused)(problem)
         if answer.status_code in PROXY_ERRORS:
-            return ServerUnavailable(
+            raise ServerUnavailable(
                 f"the proxy at {self.url} does not reach its server (HTTP {answer.status_code})", True, retry_after
             )
         if answer.is_redirect:
-            return ServerUnavailable(f"{self.url} leads to {answer.headers.get('location')}: use that address instead")
-        return ServerUnavailable(
+            raise ServerUnavailable(f"{self.url} leads to {answer.headers.get('location')}: use that address instead")
+        raise ServerUnavailable(
             f"what answers at {self.url} is not a sparse-ncp server (HTTP {answer.status_code}); check the address"
         )
-
-
-def _encoded(body: Any) -> bytes:
-    return json.dumps(body, allow_nan=False).encode()
 
 
 def pauses() -> Iterator[float]:
@@ -194,10 +188,6 @@ def pauses() -> Iterator[float]:
 
 def _reason(error: Exception) -> str:
     return str(error).partition("] ")[2] or str(error) or type(error).__name__
-
-
-def _parse_seconds(header: str | None) -> float | None:
-    return float(header) if header and header.isdigit() else None
 
 
 def _is_this_machine(url: str) -> bool:

@@ -2,8 +2,6 @@
 
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
@@ -17,8 +15,16 @@ CHUNK = 1 << 20
 
 def download(connection: Connection, path: str, target: "str | PathLike[str]", **params: Any) -> None:
     """Write beside the target, flush, rename: a full disk or a cut connection leaves what was there before."""
-    with _atomic_write(Path(target)) as file:
-        copy(connection, path, file, **params)
+    final = Path(target)
+    aside = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
+    try:
+        with aside.open("xb") as file:
+            copy(connection, path, file, **params)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(final)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def copy(connection: Connection, path: str, file: IO[bytes], **params: Any) -> None:
@@ -37,16 +43,3 @@ def copy(connection: Connection, path: str, file: IO[bytes], **params: Any) -> N
                 raise ServerUnavailable(f"{connection.url}{path} came damaged", maybe_done=True)
 
     connection.with_retries(fetch)
-
-
-@contextmanager
-def _atomic_write(final: Path) -> Iterator[IO[bytes]]:
-    aside = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
-    try:
-        with aside.open("xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(final)
-    finally:
-        aside.unlink(missing_ok=True)

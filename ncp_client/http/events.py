@@ -49,21 +49,17 @@ def follow_events(connection: Connection, path: str, deadline: float | None = No
 def parse_events(chunks: Iterable[bytes]) -> Iterator[Event]:
     """Events from the bytes of a stream. Only a line feed ends a line: names may hold Unicode's other line ends."""
     fields: dict[bytes, bytes] = {}
-    for line in _lines(chunks):
-        if line:
-            name, _, value = line.partition(b":")
-            fields[name] = value.removeprefix(b" ")
-        else:
-            if b"data" in fields:
-                yield Event(fields[b"id"].decode(), fields[b"event"].decode(), json.loads(fields[b"data"]))
-            fields = {}
-
-
-def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
-        yield from lines
+        for line in lines:
+            if line:
+                name, _, value = line.partition(b":")
+                fields[name] = value.removeprefix(b" ")
+            else:
+                if b"data" in fields:
+                    yield Event(fields[b"id"].decode(), fields[b"event"].decode(), json.loads(fields[b"data"]))
+                fields = {}
 
 
 def _check_deadline(deadline: float | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
