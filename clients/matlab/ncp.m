@@ -1,14 +1,30 @@
 function r = ncp(X, varargin)
 %NCP Decompose a nonnegative tensor on a sparse-ncp server.
-%   r = ncp(X, 'rank', 8, 'sparsity', 0.02) uploads X, submits the job, waits and returns
-%     r.factors   a cell with one matrix per mode, length x rank
-%     r.job       the job's record: state, settings, result ...
-%     r.tensor    the tensor's record
-%   X is an array of any order, or the name of a .npy file. Every field of a job can be given by its name. Also:
-%     'url', 'key'       the server; NCP_URL and NCP_KEY, or what ncp login stored, if left out
-%     'axes'             labels: a cell of structs with name, unit and values, one per mode
-%     'progress'         false says nothing; true, the default, prints a line now and then
-%   Without 'method' it is the recommended setting. The job goes on if you interrupt: ncp_watch(id) joins again.
+%
+%   Syntax
+%     r = ncp(X, 'rank', R)
+%     r = ncp(X, 'rank', R, Name, Value, ...)
+%
+%   Inputs
+%     X              array of any order, or the name of a .npy file
+%     'rank'         number of components allowed
+%     'axes'         labels: a cell array with one struct (name, unit, values) per mode
+%     'progress'     true (default) prints progress, false prints nothing
+%     'url', 'key'   address of the server and API key; by default the variables NCP_URL and NCP_KEY, or as stored by
+%                    ncp login
+%     Name, Value    any other field of a job, such as 'sparsity', 'method' or 'stop'. Without 'method' the recommended
+%                    settings are used.
+%
+%   Outputs
+%     r.factors      cell array with one matrix (length x rank) per mode
+%     r.job          record of the job: state, settings, result ...
+%     r.tensor       record of the tensor
+%
+%   The job continues if you interrupt the call; ncp_watch(id) waits for it again.
+%
+%   Example
+%     r = ncp(rand(30, 20, 10), 'rank', 4, 'sparsity', 0.02);
+%     r.job.result.relative_error
 %
 %   See also NCP_UPLOAD, NCP_SUBMIT, NCP_WATCH, NCP_FACTORS, NCP_STUDY.
   [server, options] = ncp_options(varargin);

@@ -1,7 +1,22 @@
 function factors = ncp_factors(job, varargin)
-%NCP_FACTORS The factors of a job: a cell with one matrix per mode, length x rank.
-%   factors = ncp_factors(job) takes a job's record or id; while the job runs, they are its last checkpoint's.
-%   'url' and 'key' name the server as in NCP.
+%NCP_FACTORS Download the factors of a job.
+%
+%   Syntax
+%     factors = ncp_factors(job)
+%     factors = ncp_factors(job, Name, Value, ...)
+%
+%   Inputs
+%     job            record or id of a job; while it is running, the factors are those of its last checkpoint
+%     'url', 'key'   address of the server and API key; see NCP
+%
+%   Outputs
+%     factors        cell array with one matrix (length x rank) per mode
+%
+%   Example
+%     factors = ncp_factors(job);
+%     plot(factors{1})
+%
+%   See also NCP, NCP_WATCH.
   server = ncp_options(varargin);
   if isstruct(job)
     job = job.id;

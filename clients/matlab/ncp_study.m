@@ -1,9 +1,23 @@
 function study = ncp_study(tensor, kind, varargin)
-%NCP_STUDY Queue a study of a tensor, many runs as one request, and return its record.
-%   study = ncp_study(tensor, 'compare', 'ranks', 2:5, 'methods', {'anls-bpp'}, 'sparsities', [0.01 0.05])
-%   study = ncp_study(tensor, 'choose', 'rank', 16) finds out how many components there are.
-%   tensor is what NCP_UPLOAD returned, or a tensor's id; every field of a study can be given by its name. 'url' and
-%   'key' name the server as in NCP.
+%NCP_STUDY Queue a study: many runs on one tensor.
+%
+%   Syntax
+%     study = ncp_study(tensor, 'compare', 'ranks', ranks, 'methods', methods, Name, Value, ...)
+%     study = ncp_study(tensor, 'choose', 'rank', R, Name, Value, ...)
+%
+%   Inputs
+%     tensor         record or id of a tensor
+%     'compare'      compares ranks, methods and weights
+%     'choose'       chooses the number of components, at most R
+%     Name, Value    any other field of a study, such as 'sparsities', 'repeats' or 'seeds'
+%     'url', 'key'   address of the server and API key; see NCP
+%
+%   Outputs
+%     study          record of the study
+%
+%   Example
+%     study = ncp_study(tensor, 'compare', 'ranks', 2:5, 'methods', {'anls-bpp'}, 'sparsities', [0.01 0.05]);
+%     study = ncp_watch_study(study);
 %
 %   See also NCP_WATCH_STUDY.
   [server, fields] = ncp_options(varargin);
@@ -22,7 +36,7 @@ function study = ncp_study(tensor, kind, varargin)
 end
 
 function list = as_list(value)
-% A list in JSON, of one value too.
+% Return a cell array, which becomes a list in JSON even with one value.
   if iscell(value)
     list = value;
   elseif ischar(value)

@@ -1,7 +1,23 @@
 function job = ncp_submit(tensor, varargin)
-%NCP_SUBMIT Queue a decomposition and return the job's record.
-%   job = ncp_submit(tensor, 'rank', 8, 'sparsity', 0.02) takes what NCP_UPLOAD returned, or a tensor's id, and every
-%   field of a job by its name; 'stop' is a struct, 'initial' a job or its id. 'url' and 'key' name the server as in NCP.
+%NCP_SUBMIT Queue the decomposition of a tensor.
+%
+%   Syntax
+%     job = ncp_submit(tensor, 'rank', R)
+%     job = ncp_submit(tensor, 'rank', R, Name, Value, ...)
+%
+%   Inputs
+%     tensor         record or id of a tensor
+%     'rank'         number of components allowed
+%     Name, Value    any other field of a job; 'stop' is a struct, 'initial' a job or its id
+%     'url', 'key'   address of the server and API key; see NCP
+%
+%   Outputs
+%     job            record of the job
+%
+%   Example
+%     job = ncp_submit(tensor, 'rank', 6, 'method', 'hals', 'stop', struct('max_iterations', 500));
+%
+%   See also NCP_UPLOAD, NCP_WATCH.
   [server, fields] = ncp_options(varargin);
   if isstruct(tensor)
     tensor = tensor.id;

@@ -1,7 +1,23 @@
 function tensor = ncp_upload(X, varargin)
-%NCP_UPLOAD Upload an array, or the .npy file with this name, and return the tensor's record.
-%   tensor = ncp_upload(X, 'name', 'first', 'axes', {struct('name', 'emission', 'unit', 'nm', 'values', 250:350), ...})
-%   'url' and 'key' name the server as in NCP. Arrays of any order, real, of any numeric class or logical.
+%NCP_UPLOAD Upload a tensor.
+%
+%   Syntax
+%     tensor = ncp_upload(X)
+%     tensor = ncp_upload(X, Name, Value, ...)
+%
+%   Inputs
+%     X              real or logical array of any order, or the name of a .npy file
+%     'name'         name of the tensor
+%     'axes'         labels: a cell array with one struct (name, unit, values) per mode
+%     'url', 'key'   address of the server and API key; see NCP
+%
+%   Outputs
+%     tensor         record of the tensor
+%
+%   Example
+%     tensor = ncp_upload(rand(30, 20), 'name', 'first', 'axes', {struct('name', 'sample'), struct('name', 'time')});
+%
+%   See also NCP_SUBMIT.
   [server, options] = ncp_options(varargin);
   if ischar(X) || isa(X, 'string')
     path = char(X);
@@ -22,7 +38,7 @@ function tensor = ncp_upload(X, varargin)
     labels = options.axes;
     for mode = 1:numel(labels)
       if isfield(labels{mode}, 'values') && isnumeric(labels{mode}.values)
-        labels{mode}.values = num2cell(labels{mode}.values(:)');  % a list, of one value too
+        labels{mode}.values = num2cell(labels{mode}.values(:)');  % also a single value becomes a list
       end
     end
     ncp_request(server, 'PUT', ['/v1/tensors/' tensor.id '/axes'], struct('json', jsonencode(labels)));

@@ -1,8 +1,27 @@
 function [job, history] = ncp_watch(job, varargin)
-%NCP_WATCH Wait until a job has ended; return its record and its history, a struct array with one entry per iteration.
-%   [job, history] = ncp_watch(job) takes a job's record or id. 'progress' may be true, to print a line now and then,
-%   false, or a function that is called with each iteration's numbers. 'timeout' is in seconds; the job goes on.
-%   'url' and 'key' name the server as in NCP. A server that is away is asked again for ten minutes.
+%NCP_WATCH Wait until a job has ended.
+%
+%   Syntax
+%     [job, history] = ncp_watch(job)
+%     [job, history] = ncp_watch(job, Name, Value, ...)
+%
+%   Inputs
+%     job            record or id of a job
+%     'progress'     false (default), true to print progress, or a function that is called with each iteration
+%     'timeout'      longest time to wait, in seconds; the job continues after a timeout
+%     'url', 'key'   address of the server and API key; see NCP
+%
+%   Outputs
+%     job            record of the job
+%     history        struct array with one entry per iteration
+%
+%   Requests are retried for ten minutes while the server is unavailable.
+%
+%   Example
+%     [job, history] = ncp_watch(job, 'timeout', 120);
+%     semilogy([history.objective])
+%
+%   See also NCP_SUBMIT, NCP_FACTORS.
   [server, options] = ncp_options(varargin);
   [progress, options] = ncp_take(options, 'progress', false);
   [timeout, ~] = ncp_take(options, 'timeout', Inf);
@@ -12,10 +31,10 @@ function [job, history] = ncp_watch(job, varargin)
   id = char(job);
   history = [];
   began = tic();
-  told = tic();
+  printed = tic();
   pause_seconds = 0.1;
   while true
-    job = ncp_request(server, 'GET', ['/v1/jobs/' ncp_escape(id)]);  % asked first: then its history is whole
+    job = ncp_request(server, 'GET', ['/v1/jobs/' ncp_escape(id)]);  % before its history, which is then complete
     rows = later_rows(server, id, history);
     for place = 1:numel(rows)
       if isa(progress, 'function_handle')
@@ -23,8 +42,8 @@ function [job, history] = ncp_watch(job, varargin)
       end
     end
     history = joined(history, rows);
-    if ~isempty(rows) && isequal(progress, true) && toc(told) > 2
-      told = tic();
+    if ~isempty(rows) && isequal(progress, true) && toc(printed) > 2
+      printed = tic();
       fprintf('iteration %d, objective %.6g, relative error %.6f\n', ...
               rows(end).iteration, rows(end).objective, rows(end).relative_error);
     end
@@ -32,7 +51,7 @@ function [job, history] = ncp_watch(job, varargin)
       return
     end
     if toc(began) > timeout
-      error('ncp:timeout', 'job %s has not ended within %g s; it goes on on the server', id, timeout);
+      error('ncp:timeout', 'job %s has not ended within %g s; it continues on the server', id, timeout);
     end
     pause(pause_seconds);
     pause_seconds = min(1, 1.5 * pause_seconds);

@@ -1,11 +1,27 @@
 function study = ncp_watch_study(study, varargin)
-%NCP_WATCH_STUDY Wait until a study has ended and return its record.
-%   study = ncp_watch_study(study) takes a study's record or id. 'timeout' is in seconds; the study goes on.
-%     study.table.rows    of a comparison: one entry per rank, method and weight, over the repeats
-%     study.table.ranks   what is known of each rank
-%     study.advice        of a choice: how many components, how sure, and why
-%     study.job_id        the job with the chosen model, for NCP_FACTORS
-%   'url' and 'key' name the server as in NCP.
+%NCP_WATCH_STUDY Wait until a study has ended.
+%
+%   Syntax
+%     study = ncp_watch_study(study)
+%     study = ncp_watch_study(study, Name, Value, ...)
+%
+%   Inputs
+%     study          record or id of a study
+%     'timeout'      longest time to wait, in seconds; the study continues after a timeout
+%     'url', 'key'   address of the server and API key; see NCP
+%
+%   Outputs
+%     study                record of the study
+%     study.table.rows     comparison: one entry per rank, method and weight, over the repeats
+%     study.table.ranks    comparison: core consistency and validations of each rank
+%     study.advice         choice: number of components, confidence and reason
+%     study.job_id         choice: job with the chosen model, for NCP_FACTORS
+%
+%   Example
+%     study = ncp_watch_study(ncp_study(tensor, 'choose', 'rank', 8));
+%     disp(study.advice.reason)
+%
+%   See also NCP_STUDY, NCP_FACTORS.
   [server, options] = ncp_options(varargin);
   [timeout, ~] = ncp_take(options, 'timeout', Inf);
   if isstruct(study)
@@ -20,7 +36,7 @@ function study = ncp_watch_study(study, varargin)
       return
     end
     if toc(began) > timeout
-      error('ncp:timeout', 'study %s has not ended within %g s; it goes on on the server', id, timeout);
+      error('ncp:timeout', 'study %s has not ended within %g s; it continues on the server', id, timeout);
     end
     pause(pause_seconds);
     pause_seconds = min(2, 1.5 * pause_seconds);

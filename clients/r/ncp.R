@@ -1,12 +1,21 @@
-# A client of a sparse-ncp server for R: source("ncp.R"), with httr2 and jsonlite installed.
-#
-#   r <- ncp(X, rank = 8, sparsity = 0.02)   # upload, submit, wait
-#   r$factors                                # a list with one matrix per mode, length x rank
-#   r$job                                    # the job's record
-#
-# The single steps: ncp_upload, ncp_submit, ncp_watch, ncp_history, ncp_factors, ncp_cancel, ncp_delete; a study of many
-# runs: ncp_study, ncp_watch_study. Every field of a job or study can be given by its name. The server is `url` and `key`, else NCP_URL and NCP_KEY, else what `ncp login` stored.
+# Client of a sparse-ncp server for R. Load it with source("ncp.R"); it needs httr2 and jsonlite.
 
+#' Decompose a nonnegative tensor on a sparse-ncp server
+#'
+#' Uploads the tensor, submits a job, waits for it and downloads the factors.
+#'
+#' @param x Array of any order, or the path of a .npy file.
+#' @param rank Number of components allowed.
+#' @param ... Any field of a job, such as `sparsity`, `method` or `stop`.
+#' @param axes Labels: a list with one `list(name =, unit =, values =)` per mode.
+#' @param name Name of the tensor and of the job.
+#' @param progress TRUE to print progress, FALSE for none, or a function of the new rows of the history.
+#' @param url Address of the server; by default NCP_URL, or as stored by `ncp login`.
+#' @param key API key; by default NCP_KEY, or as stored by `ncp login`.
+#' @return A list with `factors`, one matrix (length x rank) per mode, and the records `job` and `tensor`.
+#' @examples
+#' r <- ncp(x, rank = 8, sparsity = 0.02)
+#' r$job$result$relative_error
 ncp <- function(x, rank, ..., axes = NULL, name = NULL, progress = interactive(), url = NULL, key = NULL) {
   tensor <- ncp_upload(x, name = name, axes = axes, url = url, key = key)
   job <- ncp_submit(tensor, rank, ..., name = name, url = url, key = key)
@@ -19,7 +28,12 @@ ncp <- function(x, rank, ..., axes = NULL, name = NULL, progress = interactive()
   list(factors = ncp_factors(job, url = url, key = key), job = job, tensor = tensor)
 }
 
-# An array, or the name of a .npy file. `axes` is a list with list(name =, unit =, values =) per mode.
+#' Upload a tensor
+#'
+#' @inheritParams ncp
+#' @return Record of the tensor.
+#' @examples
+#' tensor <- ncp_upload(x, name = "first", axes = list(list(name = "sample"), list(name = "emission", unit = "nm")))
 ncp_upload <- function(x, name = NULL, axes = NULL, url = NULL, key = NULL) {
   path <- x
   if (!is.character(x)) {
@@ -34,7 +48,7 @@ ncp_upload <- function(x, name = NULL, axes = NULL, url = NULL, key = NULL) {
   tensor <- .ncp_json(.ncp_perform(request, repeatable = FALSE))
   if (!is.null(axes)) {
     labels <- lapply(axes, function(axis) {
-      if (!is.null(axis$values)) axis$values <- as.list(axis$values)  # a list, of one value too
+      if (!is.null(axis$values)) axis$values <- as.list(axis$values)  # also a single value becomes a list
       axis
     })
     request <- httr2::req_method(.ncp_request(paste0("/v1/tensors/", tensor$id, "/axes"), url, key), "PUT")
@@ -44,7 +58,14 @@ ncp_upload <- function(x, name = NULL, axes = NULL, url = NULL, key = NULL) {
   tensor
 }
 
-# A tensor's record or id. `stop` is a list, `initial` a job or its id; vectors of two and more are lists in JSON.
+#' Queue the decomposition of a tensor
+#'
+#' @inheritParams ncp
+#' @param tensor Record or id of a tensor.
+#' @param ... Any field of a job; `stop` is a list, `initial` a job or its id, and a vector has one value per mode.
+#' @return Record of the job.
+#' @examples
+#' job <- ncp_submit(tensor, rank = 6, method = "hals", stop = list(max_iterations = 500))
 ncp_submit <- function(tensor, rank, ..., url = NULL, key = NULL) {
   fields <- c(list(tensor_id = .ncp_id(tensor), rank = rank), list(...))
   if (is.null(fields$method) && is.null(fields$preset)) fields$preset <- "recommended"
@@ -52,15 +73,29 @@ ncp_submit <- function(tensor, rank, ..., url = NULL, key = NULL) {
   .ncp_queue("/v1/jobs", fields, url, key)
 }
 
-# Queue a study of a tensor: kind is "compare" (ranks, methods, betas or sparsities, repeats) or "choose" (rank, seeds).
+#' Queue a study: many runs on one tensor
+#'
+#' @inheritParams ncp_submit
+#' @param kind "compare" to compare ranks, methods and weights, or "choose" to choose the number of components.
+#' @param ... Any field of a study: `ranks`, `methods`, `betas` or `sparsities` and `repeats`, or `rank` and `seeds`.
+#' @return Record of the study.
+#' @examples
+#' study <- ncp_study(tensor, "compare", ranks = 2:4, methods = "anls-bpp", repeats = 2)
 ncp_study <- function(tensor, kind, ..., url = NULL, key = NULL) {
   fields <- c(list(kind = kind, tensor_id = .ncp_id(tensor)), list(...))
   lists <- intersect(names(fields), c("ranks", "methods", "betas", "sparsities"))
-  fields[lists] <- lapply(fields[lists], as.list)  # of one value too
+  fields[lists] <- lapply(fields[lists], as.list)  # also a single value becomes a list
   .ncp_queue("/v1/studies", fields, url, key)
 }
 
-# Wait until a study has ended: $table has its rows, $advice how many components a choice found and why.
+#' Wait until a study has ended
+#'
+#' @inheritParams ncp
+#' @param study Record or id of a study.
+#' @param timeout Longest time to wait, in seconds.
+#' @return Record of the study: `table` has its rows, `advice` the number of components and the reasons.
+#' @examples
+#' study <- ncp_watch_study(study, timeout = 600)
 ncp_watch_study <- function(study, timeout = Inf, url = NULL, key = NULL) {
   path <- .ncp_path("/v1/studies", .ncp_id(study))
   began <- proc.time()[["elapsed"]]
@@ -69,24 +104,31 @@ ncp_watch_study <- function(study, timeout = Inf, url = NULL, key = NULL) {
     study <- .ncp_json(.ncp_perform(.ncp_request(path, url, key)))
     if (study$state %in% c("succeeded", "failed", "cancelled")) return(study)
     if (proc.time()[["elapsed"]] - began > timeout) {
-      .ncp_stop("timeout", sprintf("study %s has not ended within %g s; it goes on on the server", study$id, timeout))
+      .ncp_stop("timeout", sprintf("study %s has not ended within %g s; it continues on the server", study$id, timeout))
     }
     Sys.sleep(pause)
     pause <- min(2, 1.5 * pause)
   }
 }
 
-# Wait until a job has ended. `progress` may be TRUE, for a line now and then, or a function of the new rows.
+#' Wait until a job has ended
+#'
+#' @inheritParams ncp
+#' @param job Record or id of a job.
+#' @param timeout Longest time to wait, in seconds. The job continues after a timeout.
+#' @return Record of the job.
+#' @examples
+#' job <- ncp_watch(job, progress = TRUE, timeout = 120)
 ncp_watch <- function(job, progress = FALSE, timeout = Inf, url = NULL, key = NULL) {
   id <- .ncp_id(job)
   began <- proc.time()[["elapsed"]]
-  told <- began
+  printed <- began
   last <- 0
   pause <- 0.1
   repeat {
     job <- .ncp_json(.ncp_perform(.ncp_request(.ncp_path("/v1/jobs", id), url, key)))
     now <- proc.time()[["elapsed"]]
-    if (is.function(progress) || (isTRUE(progress) && now - told > 2)) {
+    if (is.function(progress) || (isTRUE(progress) && now - printed > 2)) {
       rows <- ncp_history(id, after = last, url = url, key = key)
       if (nrow(rows) > 0) {
         row <- rows[nrow(rows), ]
@@ -95,18 +137,24 @@ ncp_watch <- function(job, progress = FALSE, timeout = Inf, url = NULL, key = NU
         else message(sprintf("iteration %d, objective %.6g, relative error %.6f",
                              row$iteration, row$objective, row$relative_error))
       }
-      told <- now
+      printed <- now
     }
     if (job$state %in% c("succeeded", "failed", "cancelled")) return(job)
     if (now - began > timeout) {
-      .ncp_stop("timeout", sprintf("job %s has not ended within %g s; it goes on on the server", id, timeout))
+      .ncp_stop("timeout", sprintf("job %s has not ended within %g s; it continues on the server", id, timeout))
     }
     Sys.sleep(pause)
     pause <- min(1, 1.5 * pause)
   }
 }
 
-# The numbers of every iteration after `after`, as a data frame.
+#' Return the numbers of all iterations
+#'
+#' @inheritParams ncp_watch
+#' @param after Only iterations after this one.
+#' @return A data frame with one row per iteration.
+#' @examples
+#' plot(ncp_history(job)$objective, log = "y")
 ncp_history <- function(job, after = 0, url = NULL, key = NULL) {
   path <- paste0(.ncp_path("/v1/jobs", .ncp_id(job)), "/history")
   pages <- list()
@@ -124,7 +172,12 @@ ncp_history <- function(job, after = 0, url = NULL, key = NULL) {
   do.call(rbind, pages)
 }
 
-# A list with one matrix per mode; while the job runs, those of its last checkpoint.
+#' Download the factors of a job
+#'
+#' @inheritParams ncp_watch
+#' @return A list with one matrix per mode; while the job is running, those of its last checkpoint.
+#' @examples
+#' factors <- ncp_factors(job)
 ncp_factors <- function(job, url = NULL, key = NULL) {
   file <- tempfile(fileext = ".npz")
   folder <- tempfile("factors")
@@ -136,23 +189,38 @@ ncp_factors <- function(job, url = NULL, key = NULL) {
   lapply(seq_along(names), function(mode) ncp_read_npy(file.path(folder, sprintf("A%d.npy", mode))))
 }
 
+#' Stop a job
+#'
+#' @inheritParams ncp_watch
+#' @return Record of the job. What was computed is kept.
+#' @examples
+#' ncp_cancel(job)
 ncp_cancel <- function(job, url = NULL, key = NULL) {
   request <- .ncp_request(paste0(.ncp_path("/v1/jobs", .ncp_id(job)), "/cancel"), url, key)
   .ncp_json(.ncp_perform(httr2::req_method(request, "POST")))
 }
 
-# Delete an ended job with its factors.
+#' Delete a job that has ended, with its factors
+#'
+#' @inheritParams ncp_watch
+#' @examples
+#' ncp_delete(job)
 ncp_delete <- function(job, url = NULL, key = NULL) {
   request <- .ncp_request(.ncp_path("/v1/jobs", .ncp_id(job)), url, key)
   invisible(.ncp_perform(httr2::req_method(request, "DELETE"), repeatable = FALSE))
 }
 
-# Write an array of any order as .npy, in Fortran order: as it lies in memory.
+#' Write an array of any order to a .npy file
+#'
+#' @param x Array of doubles, integers or logicals.
+#' @param path File to write.
+#' @examples
+#' ncp_write_npy(array(runif(24), c(2, 3, 4)), "x.npy")
 ncp_write_npy <- function(x, path) {
   if (!(is.double(x) || is.integer(x) || is.logical(x)) || is.factor(x)) {
     .ncp_stop("not_a_tensor", sprintf("a tensor is an array of real numbers, not %s", class(x)[1]))
   }
-  if (!is.double(x) && anyNA(x)) x <- x + 0  # R's own mark for a missing integer becomes NaN
+  if (!is.double(x) && anyNA(x)) x <- x + 0  # a missing integer becomes NaN
   shape <- if (is.null(dim(x))) length(x) else dim(x)
   type <- if (is.double(x)) "<f8" else if (is.integer(x)) "<i4" else "|b1"
   header <- sprintf("{'descr': '%s', 'fortran_order': True, 'shape': (%s,), }", type,
@@ -170,12 +238,17 @@ ncp_write_npy <- function(x, path) {
   }
 }
 
-# Read a .npy file of floating-point numbers or integers.
+#' Read a .npy file of floating-point numbers or integers
+#'
+#' @param path File to read.
+#' @return An array.
+#' @examples
+#' x <- ncp_read_npy("x.npy")
 ncp_read_npy <- function(path) {
   file <- file(path, "rb")
   on.exit(close(file))
   start <- readBin(file, "raw", 8)
-  if (!identical(start[1:6], as.raw(c(0x93, utf8ToInt("NUMPY"))))) .ncp_stop("not_npy", sprintf("%s is not .npy", path))
+  if (!identical(start[1:6], as.raw(c(0x93, utf8ToInt("NUMPY"))))) .ncp_stop("not_npy", sprintf("%s is not a .npy file", path))
   size <- readBin(file, "integer", 1, size = if (start[7] == as.raw(1)) 2 else 4, signed = start[7] != as.raw(1),
                   endian = "little")
   header <- rawToChar(readBin(file, "raw", size))
@@ -195,7 +268,7 @@ ncp_read_npy <- function(path) {
 
 .ncp_id <- function(thing) if (is.list(thing)) thing$id else thing
 
-# The same key for every repeat: a submission whose answer was lost is still one job.
+# Submit with an idempotency key, so that a repeated request does not create a second job.
 .ncp_queue <- function(path, fields, url, key) {
   once <- paste0(basename(tempfile("r")), format(Sys.time(), "%s%OS6"), Sys.getpid())
   request <- httr2::req_headers(.ncp_request(path, url, key), "Idempotency-Key" = once)
@@ -204,7 +277,7 @@ ncp_read_npy <- function(path) {
 
 .ncp_path <- function(collection, id) paste0(collection, "/", utils::URLencode(id, reserved = TRUE))
 
-# Numbers alone are numbers, vectors lists; NULL inside stays null.
+# Add a JSON body: single numbers as numbers, vectors as lists, NULL as null.
 .ncp_body <- function(request, value) {
   text <- jsonlite::toJSON(value, auto_unbox = TRUE, digits = NA, null = "null", na = "null")
   httr2::req_body_raw(request, as.character(text), type = "application/json")
@@ -223,7 +296,7 @@ ncp_read_npy <- function(path) {
   }
   if (is.null(url)) url <- Sys.getenv("NCP_URL", stored$url)
   url <- sub("/+(v1/*)?$", "", url)
-  if (is.null(key)) key <- Sys.getenv("NCP_KEY", if (url == stored$url) stored$key else "")  # to no other server
+  if (is.null(key)) key <- Sys.getenv("NCP_KEY", if (url == stored$url) stored$key else "")  # only for its own server
   if (!grepl("^https?://[^ /]+", url)) {
     .ncp_stop("usage", sprintf("'%s' is not the address of a server; give one such as http://127.0.0.1:8000", url))
   }
@@ -233,11 +306,14 @@ ncp_read_npy <- function(path) {
 .ncp_request <- function(path, url, key) {
   server <- .ncp_server(url, key)
   request <- httr2::req_error(httr2::request(paste0(server$url, path)), is_error = function(answer) FALSE)
-  if (nzchar(server$key)) request <- httr2::req_headers(request, Authorization = paste("Bearer", server$key), .redact = "Authorization")
+  if (nzchar(server$key)) {
+    request <- httr2::req_headers(request, Authorization = paste("Bearer", server$key), .redact = "Authorization")
+  }
   request
 }
 
-# A request and its answer. It is repeated while a server that was there is away, for ten minutes, if that does no harm.
+# Send a request and return the response. While a server that was reached before is unavailable, requests that are
+# safe to repeat are retried for ten minutes.
 .ncp_reached <- new.env()
 .ncp_perform <- function(request, repeatable = TRUE) {
   server <- sub("/v1/.*", "", request$url)
@@ -264,11 +340,11 @@ ncp_read_npy <- function(path) {
   answer
 }
 
-# Refusals become errors with the server's words.
+# Raise the error that the server describes.
 .ncp_refuse <- function(server, answer) {
   status <- httr2::resp_status(answer)
   if (!identical(httr2::resp_content_type(answer), "application/problem+json")) {
-    .ncp_stop("unavailable", sprintf("what answers at %s is not a sparse-ncp server (HTTP %d)", server, status))
+    .ncp_stop("unavailable", sprintf("%s is not a sparse-ncp server (HTTP %d)", server, status))
   }
   problem <- .ncp_json(answer)
   words <- vapply(problem$errors, function(one) sprintf("%s: %s (%s)", one$field, one$problem, one$remedy), "")

@@ -1,5 +1,5 @@
 function text = ncp_escape(text)
-%NCP_ESCAPE Text as one piece of an address.
+%NCP_ESCAPE Percent-encode text for one segment of a URL.
   bytes = unicode2native(char(text), 'UTF-8');
   text = '';
   for byte = bytes(:)'

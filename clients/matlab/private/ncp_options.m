@@ -1,5 +1,5 @@
 function [server, options] = ncp_options(arguments)
-%NCP_OPTIONS Names and values, or structs of them, as a struct; and the server that they, or the environment, name.
+%NCP_OPTIONS Convert names and values, or structs, to one struct, and find the server.
   options = struct();
   place = 1;
   while place <= numel(arguments)
@@ -28,7 +28,7 @@ function [server, options] = ncp_options(arguments)
   end
   if isempty(key), key = getenv('NCP_KEY'); end
   if isempty(key) && strcmp(url, stored.url)
-    key = stored.key;  % a stored key is sent to no other server
+    key = stored.key;  % a stored key is used only for its own server
   end
   server = struct('url', url, 'key', char(key));
 end

@@ -1,5 +1,5 @@
 function reference = ncp_reference(thing, key)
-%NCP_REFERENCE How a job names another thing: by its id, or by the record that has it.
+%NCP_REFERENCE Convert a record or an id to a reference in the fields of a job.
   if isstruct(thing) && isfield(thing, 'id')
     thing = thing.id;
   end

@@ -1,8 +1,10 @@
 function [answer, headers] = ncp_request(server, method, target, what)
-%NCP_REQUEST One request; refusals become errors with the server's words.
-%   what.file   a file to send as it is         what.json   JSON to send
-%   what.output a file for the answer           what.idempotency_key
-%   Requests that can do no harm twice are repeated while a server is away, for ten minutes.
+%NCP_REQUEST Send a request; if the server refuses it, raise the error that it describes.
+%   what.file              file to send
+%   what.json              JSON to send
+%   what.output            file for the body of the response
+%   what.idempotency_key   key with which the request may be repeated
+%   Requests that are safe to repeat are retried for ten minutes while the server is unavailable.
   if nargin < 4
     what = struct();
   end
@@ -64,7 +66,7 @@ end
 
 function refuse(server, status, headers, body)
   if isempty(regexpi(headers, '^content-type:\s*application/problem\+json', 'once', 'lineanchors'))
-    error('ncp:unavailable', 'what answers at %s is not a sparse-ncp server (HTTP %d)', server.url, status);
+    error('ncp:unavailable', '%s is not a sparse-ncp server (HTTP %d)', server.url, status);
   end
   problem = jsondecode(native2unicode(body(:)', 'UTF-8'));
   words = problem.detail;

@@ -1,5 +1,5 @@
 function [status, headers, body, reason] = ncp_send_with_curl(url, method, given, what)
-%NCP_SEND_WITH_CURL One request with curl, for Octave. The key goes through a pipe: no list of processes shows it.
+%NCP_SEND_WITH_CURL Send one request with curl, for Octave. The key goes through a pipe, so that ps does not show it.
   base = tempname();
   names = struct('body', [base '.body'], 'headers', [base '.headers'], 'json', [base '.json'], 'errors', [base '.errors']);
   cleaner = onCleanup(@() remove(struct2cell(names)));

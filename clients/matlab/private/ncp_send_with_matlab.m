@@ -1,5 +1,5 @@
 function [status, headers, body, reason] = ncp_send_with_matlab(url, method, given, what)
-%NCP_SEND_WITH_MATLAB One request with matlab.net.http, for MATLAB.
+%NCP_SEND_WITH_MATLAB Send one request with matlab.net.http, for MATLAB.
   message = matlab.net.http.RequestMessage(method);
   for k = 1:size(given, 1)
     message = message.addFields(matlab.net.http.HeaderField(given{k, 1}, given{k, 2}));

@@ -1,5 +1,5 @@
 function [value, options] = ncp_take(options, name, default)
-%NCP_TAKE One option, and those that are left.
+%NCP_TAKE Remove an option from a struct and return its value.
   value = default;
   if isfield(options, name)
     value = options.(name);

@@ -1,5 +1,5 @@
 function ncp_write_npy(path, X)
-%NCP_WRITE_NPY Write an array of any order as .npy, in Fortran order: as it lies in memory.
+%NCP_WRITE_NPY Write an array of any order to a .npy file, in Fortran order as in memory.
   if issparse(X)
     X = full(X);
   end
