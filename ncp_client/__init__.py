@@ -1,12 +1,19 @@
-"""A client of a sparse-ncp server. It speaks HTTP and imports nothing of the server.
+"""Client of a sparse-ncp server.
 
-    from ncp_client import Client
+The client communicates over HTTP and does not need the server to be installed.
 
-    with Client() as client:
-        result = client.decompose(array, rank=8, sparsity=0.02)
-
-Every name is imported when it is first used: `ncp serve` comes through this package and needs none of them.
+Examples
+--------
+>>> import numpy as np
+>>> from ncp_client import Client
+>>> array = np.random.default_rng(0).random((8, 7, 6))
+>>> with Client() as client:
+...     result = client.decompose(array, rank=2, sparsity=0.02)
+>>> [factor.shape for factor in result.factors]
+[(8, 2), (7, 2), (6, 2)]
 """
+
+# Names are imported when they are first used: `ncp serve` goes through this package and needs none of them.
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -62,7 +69,7 @@ _MODULE_OF = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for known otherwise
+if not TYPE_CHECKING:  # a type checker would accept any name otherwise
 
     def __getattr__(name: str) -> object:
         if name == "__version__":

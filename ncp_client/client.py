@@ -1,4 +1,4 @@
-"""Client: upload once, submit, watch, take the result."""
+"""The client: upload a tensor, submit a job, watch it and get its result."""
 
 import base64
 import secrets
@@ -25,14 +25,31 @@ if TYPE_CHECKING:
 
     Source = ArrayLike | str | PathLike[str] | IO[bytes]
 
-# The server answers an upload when it has checked the whole tensor and has it on disk.
+# The server responds to an upload after it has checked the whole tensor and written it to disk.
 UPLOAD_SECONDS = 900.0
 
 
 class Client:
-    """A sparse-ncp server. Without arguments it is found by NCP_URL and NCP_KEY, what `ncp login` stored, or here.
+    """A connection to a sparse-ncp server.
 
-    Requests that can do no harm twice are repeated for `patience_seconds` while a server that was there is away.
+    Parameters
+    ----------
+    url : str, optional
+        Address of the server. By default the variable ``NCP_URL``, then the address stored by ``ncp login``, then
+        ``http://127.0.0.1:8000``.
+    key : str, optional
+        API key. By default the variable ``NCP_KEY``, then the key stored by ``ncp login`` for this server.
+    patience_seconds : float, default 30
+        How long to retry requests while the server is unavailable. Only requests that are safe to repeat are retried,
+        and only after the server has been reached once.
+
+    Examples
+    --------
+    >>> from ncp_client import Client
+    >>> with Client() as client:
+    ...     result = client.decompose(array, rank=2)
+    >>> [factor.shape for factor in result.factors]
+    [(8, 2), (7, 2), (6, 2)]
     """
 
     def __init__(self, url: str | None = None, key: str | None = None, patience_seconds: float = 30.0) -> None:
@@ -40,6 +57,7 @@ class Client:
 
     @property
     def url(self) -> str:
+        """Address of the server, without a trailing slash."""
         return self._connection.url
 
     def __enter__(self) -> Self:
@@ -51,6 +69,13 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """Close all connections. A client that is used in a ``with`` statement closes itself.
+
+        Examples
+        --------
+        >>> client = Client()
+        >>> client.close()
+        """
         self._connection.close()
 
     def upload(
@@ -60,10 +85,29 @@ class Client:
         axes: Axes | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> Tensor:
-        """Upload an array, a memory map, or the `.npy` file at a path, unless the server has its very bytes.
+        """Upload a tensor, unless the server already has the same bytes.
 
-        `axes` labels the modes: one `{"name": …, "unit": …, "values": […]}` each, or a name. `on_progress` is called
-        with the bytes sent and their total. An open binary file, such as standard input, is read to its end.
+        Parameters
+        ----------
+        source : array_like, str, path or binary file
+            An array, a memory map, the path of a `.npy` file, or an open binary file, which is read to its end.
+        name : str, optional
+            Name of the tensor.
+        axes : sequence of str or dict, optional
+            Labels of the modes, one entry per mode: a name, or ``{"name": …, "unit": …, "values": […]}``.
+        on_progress : callable, optional
+            Called with the number of bytes sent and their total.
+
+        Returns
+        -------
+        Tensor
+            The stored tensor.
+
+        Examples
+        --------
+        >>> tensor = client.upload(array, name="first", axes=["sample", "emission", "excitation"])
+        >>> tensor.shape
+        (8, 7, 6)
         """
         if isinstance(source, str | PathLike):
             tensor, is_new = self._send_unless_stored(file_content(Path(source)), name, on_progress)
@@ -84,10 +128,10 @@ class Client:
     def _send_unless_stored(
         self, content: Content, name: str | None, on_progress: Callable[[int, int], None] | None
     ) -> tuple[Tensor, bool]:
-        """The tensor, and whether it had to be sent."""
+        """Return the tensor and whether it had to be sent."""
         digest = content.sha256()
         for record in self._connection.pages("/v1/tensors", sha256=digest.hex()):
-            return self.tensor(record["id"]), False  # lists leave the labels out
+            return self.tensor(record["id"]), False  # the records of a list have no labels
 
         def chunks() -> Iterator[bytes]:
             sent = 0
@@ -114,18 +158,64 @@ class Client:
         return Tensor(self._connection, answer.json()), True
 
     def submit(self, tensor: Tensor | str, rank: int, **fields: Unpack[JobFields]) -> Job:
-        """Queue a decomposition of a tensor, or of the one with this id. Without a method it is the recommended one.
+        """Queue the decomposition of a tensor.
 
-        Every field of a job can be given by its name. The request is sent again if its answer was lost; it is one job.
+        If the response is lost, the request is repeated; this never creates a second job.
+
+        Parameters
+        ----------
+        tensor : Tensor or str
+            The tensor, or its id.
+        rank : int
+            Number of components allowed.
+        **fields
+            Any field of a job, such as ``sparsity``, ``method`` or ``stop``. If neither ``method`` nor ``preset`` is
+            given, the recommended settings are used.
+
+        Returns
+        -------
+        Job
+            The queued job.
+
+        Raises
+        ------
+        Refused
+            If the server rejects a field; `Refused.errors` lists the reasons.
+
+        Examples
+        --------
+        >>> job = client.submit(client.upload(array), rank=2, method="hals", stop={"max_iterations": 50})
+        >>> job.wait().state
+        'succeeded'
         """
         if not isinstance(tensor, Tensor | str):
             raise TypeError("submit takes a tensor of the server: upload the array first, or use client.decompose")
         return Job(self._connection, self._submit("/v1/jobs", job_body(_id(tensor), rank, fields)))
 
     def study(self, tensor: Tensor | str, kind: str, **fields: Unpack[StudyFields]) -> Study:
-        """Queue a study of a tensor: `compare` ranks, methods and weights, or `choose` the number of components.
+        """Queue a study: many runs on one tensor.
 
-        Every field of a study can be given by its name. The request is sent again if its answer was lost; it is one.
+        If the response is lost, the request is repeated; this never creates a second study.
+
+        Parameters
+        ----------
+        tensor : Tensor or str
+            The tensor, or its id.
+        kind : {"compare", "choose"}
+            Compare ranks, methods and weights, or choose the number of components.
+        **fields
+            Any field of a study, such as ``ranks``, ``methods`` and ``repeats``, or ``rank`` and ``seeds``.
+
+        Returns
+        -------
+        Study
+            The queued study.
+
+        Examples
+        --------
+        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0], repeats=2)
+        >>> [row["rank"] for row in study.wait().table()]
+        [1, 2]
         """
         if not isinstance(tensor, Tensor | str):
             raise TypeError("study takes a tensor of the server: upload the array first")
@@ -146,9 +236,38 @@ class Client:
         progress: bool | None = None,
         **fields: Unpack[JobFields],
     ) -> "Result":
-        """Upload, submit, wait: the result. `progress` shows bars; by default where somebody can see them.
+        """Upload a tensor, submit a job and wait for its result.
 
-        JobFailed if the job ends without a result. Interrupted, the job goes on on the server.
+        If the call is interrupted, the job continues on the server.
+
+        Parameters
+        ----------
+        source : array_like, str, path, binary file or Tensor
+            The tensor, as for `upload`, or one that is already on the server.
+        rank : int
+            Number of components allowed.
+        axes : sequence of str or dict, optional
+            Labels of the modes, as for `upload`.
+        progress : bool, optional
+            Show progress. By default only in a terminal or a notebook.
+        **fields
+            Any field of a job, as for `submit`.
+
+        Returns
+        -------
+        Result
+            Factors and numbers of the model.
+
+        Raises
+        ------
+        JobFailed
+            If the job ends without a result.
+
+        Examples
+        --------
+        >>> result = client.decompose(array, rank=2, sparsity=0.02)
+        >>> result.components
+        2
         """
         from ncp_client.progress import upload_bar, visible_console, watch_live
 
@@ -164,17 +283,88 @@ class Client:
         return (watch_live(job) if shown else job.wait()).result
 
     def job(self, job_id: str) -> Job:
+        """Return the job with an id.
+
+        Parameters
+        ----------
+        job_id : str
+            Id of the job.
+
+        Returns
+        -------
+        Job
+            The job with its current record.
+
+        Raises
+        ------
+        NotFound
+            If there is no such job, or it belongs to someone else.
+
+        Examples
+        --------
+        >>> submitted = client.submit(client.upload(array), rank=2)
+        >>> client.job(submitted.id).wait().state
+        'succeeded'
+        """
         return Job(self._connection, self._connection.get(f"/v1/jobs/{_segment(job_id)}"))
 
     def get_study(self, study_id: str) -> Study:
+        """Return the study with an id.
+
+        Parameters
+        ----------
+        study_id : str
+            Id of the study.
+
+        Returns
+        -------
+        Study
+            The study with its current record.
+
+        Examples
+        --------
+        >>> study = client.study(client.upload(array), "compare", ranks=[2], methods=["hals"], betas=[0])
+        >>> client.get_study(study.id).kind
+        'compare'
+        """
         return Study(self._connection, self._connection.get(f"/v1/studies/{_segment(study_id)}"))
 
     def studies(self) -> Iterator[Study]:
-        """Your studies, newest first, over all pages; without their tables, which `refresh` brings."""
+        """Iterate over your studies, newest first. They have no tables until `Study.refresh` is called.
+
+        Yields
+        ------
+        Study
+            One study after the other.
+
+        Examples
+        --------
+        >>> study = client.study(client.upload(array), "compare", ranks=[2], methods=["hals"], betas=[0])
+        >>> next(client.studies()).id == study.id
+        True
+        """
         for record in self._connection.pages("/v1/studies", limit=100):
             yield Study(self._connection, record)
 
     def tensor(self, tensor_id: str) -> Tensor:
+        """Return the tensor with an id.
+
+        Parameters
+        ----------
+        tensor_id : str
+            Id of the tensor.
+
+        Returns
+        -------
+        Tensor
+            The tensor with its current record.
+
+        Examples
+        --------
+        >>> uploaded = client.upload(array)
+        >>> client.tensor(uploaded.id).shape
+        (8, 7, 6)
+        """
         return Tensor(self._connection, self._connection.get(f"/v1/tensors/{_segment(tensor_id)}"))
 
     def jobs(
@@ -184,23 +374,87 @@ class Client:
         tensor: Tensor | str | None = None,
         name: str | None = None,
     ) -> Iterator[Job]:
-        """Your jobs, newest first, over all pages; `name` is a part of it, in any case."""
+        """Iterate over your jobs, newest first.
+
+        Parameters
+        ----------
+        state : {"queued", "running", "succeeded", "failed", "cancelled"}, optional
+            Only jobs in this state.
+        method : str, optional
+            Only jobs of this method.
+        tensor : Tensor or str, optional
+            Only jobs on this tensor, or on the tensor with this id.
+        name : str, optional
+            Only jobs whose name contains this text, in upper or lower case.
+
+        Yields
+        ------
+        Job
+            One job after the other.
+
+        Examples
+        --------
+        >>> job = client.submit(client.upload(array), rank=2, name="Batch 7")
+        >>> next(client.jobs(name="batch")).id == job.id
+        True
+        """
         asked = {"state": state, "method": method, "tensor_id": tensor.id if isinstance(tensor, Tensor) else tensor}
         for record in self._connection.pages("/v1/jobs", **asked, name=name, limit=100):
             yield Job(self._connection, record)
 
     def tensors(self, sha256: str | None = None, name: str | None = None) -> Iterator[Tensor]:
-        """Your tensors, newest first, over all pages; `name` is a part of it, in any case."""
+        """Iterate over your tensors, newest first. They have no axes until `Tensor.refresh` is called.
+
+        Parameters
+        ----------
+        sha256 : str, optional
+            Only tensors whose `.npy` file has this SHA-256 digest, in hexadecimal.
+        name : str, optional
+            Only tensors whose name contains this text, in upper or lower case.
+
+        Yields
+        ------
+        Tensor
+            One tensor after the other.
+
+        Examples
+        --------
+        >>> tensor = client.upload(array)
+        >>> [found.shape for found in client.tensors(sha256=tensor.record["sha256"])]
+        [(8, 7, 6)]
+        """
         for record in self._connection.pages("/v1/tensors", sha256=sha256, name=name, limit=100):
             yield Tensor(self._connection, record)
 
     def methods(self) -> list[dict[str, Any]]:
-        """The methods that a job may name, and what they promise."""
+        """Return the methods of the server.
+
+        Returns
+        -------
+        list of dict
+            Name, title and properties of each method.
+
+        Examples
+        --------
+        >>> "anls-bpp" in [method["name"] for method in client.methods()]
+        True
+        """
         found: list[dict[str, Any]] = self._connection.get("/v1/methods")
         return found
 
     def usage(self) -> dict[str, Any]:
-        """What you have taken, and your limits."""
+        """Return what you use of the server, and your limits.
+
+        Returns
+        -------
+        dict
+            The owner of the key, the numbers of bytes and live jobs in use, and the limits.
+
+        Examples
+        --------
+        >>> client.usage()["owner"]
+        'local'
+        """
         found: dict[str, Any] = self._connection.get("/v1/usage")
         return found
 
@@ -213,5 +467,5 @@ def _id(tensor: Tensor | str) -> str:
 
 
 def _segment(identifier: str) -> str:
-    """An id as one piece of a path, whatever was typed."""
+    """Return an id as one segment of a path, whatever characters it has."""
     return quote(identifier, safe="") or "-"

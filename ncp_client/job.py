@@ -1,4 +1,4 @@
-"""A job on the server: watch it, wait for it, take its factors."""
+"""A job on the server: watch it, wait for it, get its factors."""
 
 import re
 import tempfile
@@ -25,7 +25,27 @@ FORMATS = ("npz", "mat", "csv", "nc")
 
 
 class Progress(NamedTuple):
-    """The numbers of one iteration."""
+    """Numbers of one iteration.
+
+    Attributes
+    ----------
+    iteration : int
+        Number of the iteration, from 1.
+    objective, relative_error, fit : float
+        Objective, relative error and fit after the iteration.
+    seconds : float
+        Computing time since the start of the job.
+    phase : {"exact", "start", "compressed", "single"}
+        What is iterated: the tensor itself, a trial start, a compressed tensor, or a copy in single precision.
+    start : int or None
+        Number of the trial start, from 1.
+
+    Examples
+    --------
+    >>> job = client.submit(client.upload(array), rank=2, method="hals", stop={"max_iterations": 5, "tolerance": 0})
+    >>> [row.iteration for row in job.watch()]
+    [1, 2, 3, 4, 5]
+    """
 
     iteration: int
     objective: float
@@ -37,23 +57,41 @@ class Progress(NamedTuple):
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> "Progress":
-        """From the server's JSON, which may have fields that this client does not know yet."""
+        """Create it from a record of the server; fields that this client does not know are ignored."""
         return cls(**{name: content[name] for name in cls._fields if name in content})
 
 
 class Preparation(NamedTuple):
-    """What a job does before its first sweep has ended, and what share of that is done."""
+    """A step before the end of the first sweep, and the fraction of it that is done."""
 
     step: str
     share: float
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> "Preparation":
+        """Create it from a record of the server."""
         return cls(str(content["step"]), float(content["share"]))
 
 
 class History(NamedTuple):
-    """The numbers of all iterations, one array each; `phase` and `start` are lists."""
+    """Numbers of all iterations of a job, as returned by `Job.history`.
+
+    Attributes
+    ----------
+    iteration, objective, relative_error, fit, seconds : ndarray
+        One entry per iteration, as in `Progress`.
+    phase, start : list
+        One entry per iteration, as in `Progress`.
+
+    Examples
+    --------
+    >>> job = client.submit(client.upload(array), rank=2, method="hals", stop={"max_iterations": 5, "tolerance": 0})
+    >>> history = job.wait().history()
+    >>> history.iteration
+    array([1, 2, 3, 4, 5])
+    >>> bool(np.all(np.diff(history.objective) <= 0))
+    True
+    """
 
     iteration: "NDArray[np.int64]"
     objective: "NDArray[np.float64]"
@@ -65,7 +103,21 @@ class History(NamedTuple):
 
 
 class Job(RunningRecord):
-    """A job. `record` is all that the server last told of it; `refresh` asks again."""
+    """A job on the server, as returned by `Client.submit` and `Client.job`.
+
+    Attributes
+    ----------
+    record : dict
+        The last record received from the server: state, settings, progress, result or error. `refresh` updates it.
+
+    Examples
+    --------
+    >>> job = client.submit(client.upload(array), rank=2)
+    >>> job.wait().state
+    'succeeded'
+    >>> [factor.shape for factor in job.factors()]
+    [(8, 2), (7, 2), (6, 2)]
+    """
 
     collection = "jobs"
 
@@ -75,35 +127,71 @@ class Job(RunningRecord):
 
     @property
     def progress(self) -> Progress | None:
-        """The last iteration in the record."""
+        """Last iteration in the record, or None before the first."""
         return Progress.of(self.record["progress"]) if self.record["progress"] else None
 
     @property
     def preparation(self) -> Preparation | None:
-        """How far its first sweep is being prepared, where that takes a while; None at any other time."""
-        found = self.record.get("preparing")  # a server of before does not tell
+        """Current step before the first sweep, or None if it takes less than half a second or is over."""
+        found = self.record.get("preparing")
         return Preparation.of(found) if found else None
 
     @property
     def reference(self) -> dict[str, str]:
-        """How another job names this one."""
+        """Reference to this job in the fields of another."""
         return {"job_id": self.id}
 
     def rename(self, name: str | None) -> None:
-        """Give it another name, or none."""
+        """Change the name.
+
+        Parameters
+        ----------
+        name : str or None
+            The new name; None removes it.
+
+        Examples
+        --------
+        >>> job = client.submit(client.upload(array), rank=2)
+        >>> job.rename("second")
+        >>> job.name
+        'second'
+        """
         self.record = self._connection.call("PATCH", self._path, body={"name": name}, repeatable=True).json()
 
     def watch(
         self, timeout: float | None = None, on_preparation: Callable[[Preparation], object] = lambda preparation: None
     ) -> Iterator[Progress]:
-        """Every iteration once and in order, from the first to the last, whatever happens to connection and server.
+        """Iterate over the iterations of the job until it has ended.
 
-        `on_preparation` hears now and then how far the first sweep is, while that takes a while.
+        Each iteration is yielded once and in order, from the first on, even if the connection is lost or the server is
+        restarted. The record is kept up to date meanwhile.
 
-        The record follows: when the iterator ends, so has the job.
+        Parameters
+        ----------
+        timeout : float, optional
+            Longest time to watch, in seconds.
+        on_preparation : callable, optional
+            Called with a `Preparation` while the first sweep is being prepared.
+
+        Yields
+        ------
+        Progress
+            Numbers of one iteration.
+
+        Raises
+        ------
+        TimeoutError
+            If the job has not ended in time. It continues on the server.
+
+        Examples
+        --------
+        >>> job = client.submit(client.upload(array), rank=2, method="hals", stop={"max_iterations": 5})
+        >>> errors = [row.relative_error for row in job.watch()]
+        >>> job.state
+        'succeeded'
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        late = self.ended  # then the record is the last word, and the events are history
+        late = self.ended  # the record is final, and the events are older than it
         for event in follow_events(self._connection, f"{self._path}/events", deadline):
             if event.kind == "end":
                 self.record = event.content
@@ -120,12 +208,46 @@ class Job(RunningRecord):
             self.refresh()
 
     def diagnostics(self) -> dict[str, Any]:
-        """Residual and leverage of every index, congruence of components, core consistency; once the job has ended."""
+        """Return the diagnostics of the model of an ended job.
+
+        Returns
+        -------
+        dict
+            Residual and leverage of every index, congruence of the components, core consistency.
+
+        Raises
+        ------
+        NotFound
+            If the job has not ended, or was submitted with ``diagnose=False``.
+
+        Examples
+        --------
+        >>> job = client.submit(client.upload(array), rank=2).wait()
+        >>> len(job.diagnostics()["modes"])
+        3
+        """
         found: dict[str, Any] = self._connection.call("GET", f"{self._path}/diagnostics").json()
         return found
 
     def history(self, after: int = 0) -> History:
-        """The numbers of every iteration after `after`."""
+        """Return the numbers of all iterations so far.
+
+        Parameters
+        ----------
+        after : int, default 0
+            Only iterations after this one.
+
+        Returns
+        -------
+        History
+            One array for each number.
+
+        Examples
+        --------
+        >>> job = client.submit(client.upload(array), rank=2, method="hals", stop={"max_iterations": 5, "tolerance": 0})
+        >>> job.wait().history(after=3).iteration
+        array([4, 5])
+        """
         import numpy as np
 
         rows: list[Progress] = []
@@ -143,7 +265,24 @@ class Job(RunningRecord):
         )
 
     def factors(self) -> "list[NDArray[Any]]":
-        """One array per mode, length × rank; while the job runs, those of its last checkpoint."""
+        """Return the factors; while the job is running, those of its last checkpoint.
+
+        Returns
+        -------
+        list of ndarray
+            One array of shape (length, rank) per mode.
+
+        Raises
+        ------
+        Refused
+            If there is no checkpoint yet.
+
+        Examples
+        --------
+        >>> job = client.submit(client.upload(array), rank=2).wait()
+        >>> [factor.shape for factor in job.factors()]
+        [(8, 2), (7, 2), (6, 2)]
+        """
         import numpy as np
 
         with tempfile.TemporaryFile() as file:
@@ -162,7 +301,31 @@ class Job(RunningRecord):
         order: str | None = None,
         zeros: str | None = None,
     ) -> None:
-        """The factors as a file, whole or not at all, in the format of its ending; one mode as `.npy` or `.csv`."""
+        """Download the factors to a file, which appears only when it is complete.
+
+        Parameters
+        ----------
+        path : str or path
+            The file to write. Without `format` its extension decides: `.npz`, `.mat`, `.nc`, or `.zip` with one
+            table per mode; `.npy` and `.csv` hold a single mode.
+        format : {"npz", "mat", "csv", "nc"}, optional
+            Format of the file.
+        mode : int, optional
+            Only the factor of this mode, counted from 1.
+        scale : {"none", "unit", "max"}, optional
+            How the columns are scaled: as computed, to norm 1 or to maximum 1.
+        order : {"none", "share"}, optional
+            Order of the components: as computed, or the largest first.
+        zeros : {"keep", "drop"}, optional
+            Keep or drop components that vanished.
+
+        Examples
+        --------
+        >>> job = client.submit(client.upload(array), rank=2).wait()
+        >>> job.download("factors.npz", scale="unit")
+        >>> np.load("factors.npz")["A1"].shape
+        (8, 2)
+        """
         wanted = {"scale": scale, "order": order, "zeros": zeros}
         found = format or file_format(path, mode)
         if found == "npy":
@@ -172,11 +335,19 @@ class Job(RunningRecord):
 
     @property
     def result(self) -> "Result":
-        """The result of an ended job. JobFailed if there is none; NcpError if it has not ended."""
+        """Result of an ended job.
+
+        Raises
+        ------
+        JobFailed
+            If the job ended without a result.
+        NcpError
+            If the job has not ended.
+        """
         from ncp_client.result import Result
 
         if not self.ended:
-            raise NcpError(f"job {self.id} is {self.state}: call wait() first, or factors() for what there is")
+            raise NcpError(f"job {self.id} is {self.state}: call wait() first, or factors() for its last checkpoint")
         if self.record["result"] is None:
             raise JobFailed(self.record)
         if self._result is None:
@@ -189,11 +360,11 @@ class Job(RunningRecord):
 
 
 def file_format(path: "str | PathLike[str]", mode: int | None = None) -> str:
-    """The format that a file's ending tells; tables of all modes come in an archive."""
+    """Return the format for a file by its extension. Tables of all modes are put into an archive."""
     ending = PurePath(path).suffix.removeprefix(".").lower()
     if mode is None and ending in ("csv", "npy"):
-        raise ValueError(f"{path}: {ending} holds one mode; name a mode, or a file that ends in .npz or .zip")
+        raise ValueError(f"{path}: {ending} holds one mode; give a mode, or a file that ends in .npz or .zip")
     found = {"": "npz" if mode is None else "npy", "zip": "csv"}.get(ending, ending)
     if found not in (*FORMATS, "npy"):
-        raise ValueError(f"{path}: there is no format {ending}; name a file that ends in .npz, .mat, .zip or .nc")
+        raise ValueError(f"{path}: there is no format {ending}; give a file that ends in .npz, .mat, .zip or .nc")
     return found

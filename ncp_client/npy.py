@@ -38,7 +38,7 @@ def file_content(path: Path) -> Content:
 
 @contextmanager
 def spooled_content(stream: IO[bytes]) -> Iterator[Content]:
-    """What can be read only once, such as standard input, from a file on the disk for as long as the context lasts."""
+    """Copy a stream that can be read only once, such as standard input, to a temporary file."""
     with tempfile.NamedTemporaryFile(prefix="ncp-") as file:
         shutil.copyfileobj(stream, file, CHUNK)
         file.flush()

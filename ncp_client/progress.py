@@ -1,4 +1,4 @@
-"""What a watcher sees: a live line, with an estimate of what is left where the history allows one."""
+"""Progress of jobs and studies on standard error, with an estimate of the remaining time."""
 
 import itertools
 import math
@@ -16,15 +16,15 @@ from ncp_client.study import Step, Study
 if TYPE_CHECKING:
     from rich.console import Console
 
-# The estimate looks at so many changes at most, at so many at least, and trusts them if a straight line explains
-# so much of their logarithms.
+# Changes that the estimate uses at most and at least, and the fraction of the variance of their logarithms that a
+# straight line must explain.
 WINDOW = 40
 MIN_CHANGES = 12
 MIN_R_SQUARED = 0.8
-# Without a terminal, a line comes that often.
+# Seconds between lines where there is no terminal.
 LINE_SECONDS = 10.0
 Advance = Callable[[int, int], None]
-# Steps before the first iteration. One that a later server adds is told by its name.
+# Steps before the first iteration. Any other step is shown by its name.
 STEPS = {
     "check": "checking the stored tensor",
     "scan": "scanning the tensor",
@@ -37,10 +37,11 @@ STEPS = {
 
 
 class Estimate:
-    """Seconds to the end of a run, from how the change that its stopping rule looks at has been falling.
+    """Estimate of the remaining time of a run.
 
-    The changes of a converging run fall geometrically: their logarithms are a straight line, which tells when it meets
-    the tolerance. Where they are not, there is no estimate, only the limits that were asked for.
+    The stopping rule compares the change of each iteration with a tolerance. In a converging run the changes fall
+    geometrically, so a straight line through their logarithms shows when they reach the tolerance. Otherwise there is
+    no estimate, only the limits on iterations and seconds.
     """
 
     def __init__(self, stop: Mapping[str, Any]) -> None:
@@ -49,20 +50,21 @@ class Estimate:
         self._counted = 0
 
     def add(self, row: Progress) -> None:
+        """Take another iteration into account."""
         if row.phase != "exact" or row.start is not None:
-            return  # the numbers of a trial start or a compressed tensor tell nothing of the run that follows
+            return  # a trial start or a compressed tensor says nothing about the run that follows
         self._rows.append(row)
         self._counted += 1
 
     def seconds_left(self) -> float | None:
-        """Until the rule holds, or a limit ends the run before; None if nothing can be said yet."""
+        """Return the seconds until the tolerance or a limit is reached; None without an estimate."""
         limit, iterations = self.seconds_to_limit(), self._iterations_to_tolerance()
         if limit is None or iterations is None:
             return None
         return min(limit, iterations * self._seconds_each())
 
     def seconds_to_limit(self) -> float | None:
-        """Until the nearer of the limits on iterations and seconds."""
+        """Return the seconds until the nearer limit on iterations or seconds; None before the second iteration."""
         if len(self._rows) < 2:
             return None
         left: float = (self._stop["max_iterations"] - self._counted) * self._seconds_each()
@@ -86,7 +88,7 @@ class Estimate:
         return max(0.0, (math.log(tolerance) - level) / slope - (len(logs) - 1)) + patience
 
     def _changes(self) -> Iterator[float]:
-        """The change of every iteration, as the stopping rule measures it."""
+        """Yield the change of each iteration as the stopping rule measures it."""
         rows, criterion = list(self._rows), self._stop["criterion"]
         for before, after in itertools.pairwise(rows):
             if criterion == "relative_error":
@@ -97,7 +99,7 @@ class Estimate:
 
 
 def _fit_line(values: list[float]) -> tuple[float, float, float]:
-    """Slope and level of the straight line through values at 0, 1, 2 …, and the share of their variance it explains."""
+    """Return slope, intercept and R² of the least-squares line through values at 0, 1, 2 and so on."""
     count = len(values)
     centre, mean = (count - 1) / 2, sum(values) / count
     spread = sum((place - centre) ** 2 for place in range(count))
@@ -107,7 +109,7 @@ def _fit_line(values: list[float]) -> tuple[float, float, float]:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds in words."""
+    """Return a duration as text, such as '12 min'."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -115,7 +117,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_iteration(row: Progress, estimate: Estimate) -> str:
-    """One iteration in one line, short enough for a terminal of 80 columns with a bar before it."""
+    """Return one iteration as a line that fits beside a bar in a terminal of 80 columns."""
     rate = f", {row.iteration / row.seconds:.3g}/s" if row.seconds > 0 else ""
     phase = "" if row.phase == "exact" else f" ({row.phase}{f' {row.start}' if row.start else ''})"
     text = f"iteration {row.iteration}{phase}{rate}, objective {row.objective:.6g}, error {row.relative_error:.6f}"
@@ -126,13 +128,13 @@ def format_iteration(row: Progress, estimate: Estimate) -> str:
 
 
 def format_preparation(preparation: Preparation) -> str:
-    """How far the first iteration is, in one line."""
+    """Return a step before the first iteration as a line."""
     share = f", {preparation.share:.0%}" if preparation.share > 0 else ""
     return f"preparing: {STEPS.get(preparation.step, preparation.step)}{share}"
 
 
 def visible_console() -> "Console | None":
-    """The console on standard error, if somebody is looking: a terminal, or a notebook."""
+    """Return the console on standard error if it is a terminal or a notebook, else None."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -140,7 +142,7 @@ def visible_console() -> "Console | None":
 
 
 def watch_live(job: Job) -> Job:
-    """Watch a job to its end: a bar where somebody is looking, else a line now and then, on standard error."""
+    """Watch a job until it has ended, with a bar in a terminal or notebook, else with an occasional line."""
     estimate = Estimate(job.record["settings"]["stop"])
     console = visible_console()
     if console is None:
@@ -163,7 +165,7 @@ def watch_live(job: Job) -> Job:
 
 
 def watch_study(study: Study) -> Study:
-    """Watch a study to its end: a bar where somebody is looking, else a line now and then, on standard error."""
+    """Watch a study until it has ended, with a bar in a terminal or notebook, else with an occasional line."""
     console, started, printed_at = visible_console(), time.monotonic(), time.monotonic()
     if console is None:
         for step in study.watch():
@@ -210,7 +212,7 @@ def _watch_in_lines(job: Job, estimate: Estimate) -> Job:
 
 @contextmanager
 def upload_bar() -> Iterator[Advance | None]:
-    """What to call with the bytes sent and their total: a bar where somebody is looking, else None."""
+    """Show a bar in a terminal or notebook, and give the function that updates it; elsewhere give None."""
     console = visible_console()
     if console is None:
         yield None

@@ -1,4 +1,4 @@
-"""The result of a job: factors and numbers, for other packages and as a picture."""
+"""The result of a job, its conversion for other packages, and a plot of its components."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -13,15 +13,40 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-# Okabe and Ito's colours, which colour-blind people can tell apart.
+# The colours of Okabe and Ito, which colour-blind people can distinguish.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
-# Up to so many entries are marked by points; up to so many texts are written below an axis.
+# Entries of a factor up to which each is marked by a point, and labels up to which all are written below an axis.
 MAX_MARKED_ENTRIES, MAX_TICK_LABELS = 12, 30
 
 
 class Result:
-    """What came of a job. `job` is its record, `numbers` all that the server tells of the result."""
+    """Result of a job, as returned by `Client.decompose` and `Job.result`.
+
+    Parameters
+    ----------
+    job : dict
+        Record of the job.
+    factors : list of ndarray
+        One array of shape (length, rank) per mode.
+    axes : sequence of dict, optional
+        Name, unit and values of each mode.
+
+    Attributes
+    ----------
+    job, factors, axes
+        As given.
+    numbers : dict
+        Everything in the record about the result.
+
+    Examples
+    --------
+    >>> result = client.decompose(array, rank=2)
+    >>> [factor.shape for factor in result.factors]
+    [(8, 2), (7, 2), (6, 2)]
+    >>> result.fit == 1 - result.relative_error
+    True
+    """
 
     def __init__(
         self, job: dict[str, Any], factors: "list[NDArray[Any]]", axes: Sequence[dict[str, Any]] | None = None
@@ -33,40 +58,66 @@ class Result:
 
     @property
     def objective(self) -> float:
+        """Value of the objective, penalties included."""
         return float(self.numbers["objective"])
 
     @property
     def relative_error(self) -> float:
+        """Norm of the residual, relative to that of the tensor."""
         return float(self.numbers["relative_error"])
 
     @property
     def fit(self) -> float:
+        """One minus the relative error."""
         return float(self.numbers["fit"])
 
     @property
     def components(self) -> int:
-        """How many components are left in all modes."""
+        """Number of components that are nonzero in all modes."""
         return int(self.numbers["nonzero_components"]["all_modes"])
 
     @property
     def warnings(self) -> list[str]:
+        """Warnings about the model."""
         return list(self.numbers["warnings"])
 
     @property
     def weights(self) -> "NDArray[np.float64]":
-        """The size of every component: the product of its columns' norms."""
+        """Size of each component: the product of the norms of its columns."""
         import numpy as np
 
         return np.array(self.numbers["weights"], np.float64)
 
     def to_tensorly(self) -> Any:
-        """A `tensorly.cp_tensor.CPTensor` with unit weights: the factors are as they are."""
+        """Convert to tensorly, which must be installed.
+
+        Returns
+        -------
+        tensorly.cp_tensor.CPTensor
+            The factors, unchanged, with weights of 1.
+
+        Examples
+        --------
+        >>> client.decompose(array, rank=2).to_tensorly().to_tensor().shape
+        (8, 7, 6)
+        """
         import numpy as np
 
         return _import_optional("tensorly.cp_tensor").CPTensor((np.ones(self.factors[0].shape[1]), self.factors))
 
     def to_xarray(self) -> Any:
-        """An `xarray.Dataset` of `A1` … `AN`, with the names, units and values of the axes as coordinates."""
+        """Convert to xarray, which must be installed.
+
+        Returns
+        -------
+        xarray.Dataset
+            The factors as ``A1``, ``A2`` and so on, with the labels of the modes as coordinates.
+
+        Examples
+        --------
+        >>> client.decompose(array, rank=2, axes=["sample", "emission", "time"]).to_xarray()["A2"].dims
+        ('emission', 'component')
+        """
         variables: dict[str, Any] = {"weight": ("component", self.weights)}
         coordinates: dict[str, Any] = {"component": range(1, len(self.weights) + 1)}
         taken = {"component", "weight", *(f"A{mode}" for mode in range(1, len(self.factors) + 1))}
@@ -81,7 +132,24 @@ class Result:
         return _import_optional("xarray").Dataset(variables, coordinates, {"job_id": self.job["id"], **numbers})
 
     def plot(self, path: "str | PathLike[str] | None" = None) -> "Figure":
-        """Every component in every mode as a line, the largest first; saved if a path is given."""
+        """Plot the columns of the factors, one panel per mode, with matplotlib.
+
+        Parameters
+        ----------
+        path : str or path, optional
+            File to save the figure to; its extension decides the format.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+            The figure.
+
+        Examples
+        --------
+        >>> figure = client.decompose(array, rank=2).plot("components.png")
+        >>> len(figure.axes)
+        3
+        """
         modes = len(self.factors)
         figure: Figure = _import_optional("matplotlib.figure").Figure(figsize=(4 * modes, 3.2), layout="constrained")
         for mode, axes in enumerate(figure.subplots(1, modes, squeeze=False)[0], start=1):
@@ -126,9 +194,9 @@ class Result:
 
 
 def _import_optional(module: str) -> Any:
-    """A module of a package that only this needs."""
+    """Import a module of an optional dependency."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         package = module.partition(".")[0]
-        raise NcpError(f"this needs {package}, which is not installed here; run pip install {package}") from error
+        raise NcpError(f"{package} is not installed; run pip install {package}") from error

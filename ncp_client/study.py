@@ -1,4 +1,4 @@
-"""A study on the server: watch it, wait for it, take its table, its pictures and its advice."""
+"""A study on the server: watch it, wait for it, get its table, plots and advice."""
 
 import time
 from collections.abc import Iterator
@@ -20,37 +20,73 @@ if TYPE_CHECKING:
 PLOTS = ("objective", "quality", "path", "choice", "components")
 PICTURES = ("svg", "png", "pdf")
 TABLES = {"csv": "csv", "tex": "latex", "json": "json"}
-# Columns of a table that hold mean and standard deviation.
+# Parts of a spread, which become columns of the table.
 PARTS = ("mean", "deviation")
 
 
 class Step(NamedTuple):
-    """How far a study has come: from 0 to 1, and what has just ended."""
+    """Progress of a study, from 0 to 1, with the event that reported it."""
 
     progress: float
     content: dict[str, Any]
 
 
 class Study(RunningRecord):
-    """A study. `record` is all that the server last told of it; `refresh` asks again."""
+    """A study on the server, as returned by `Client.study` and `Client.get_study`.
+
+    Attributes
+    ----------
+    record : dict
+        The last record received from the server: state, request, numbers of runs, table or advice. `refresh` updates
+        it.
+
+    Examples
+    --------
+    >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0])
+    >>> study.wait().state
+    'succeeded'
+    >>> [row["rank"] for row in study.table()]
+    [1, 2]
+    """
 
     collection = "studies"
 
     @property
     def kind(self) -> str:
-        """compare or choose."""
+        """Kind of study: compare or choose."""
         return str(self.record["kind"])
 
     @property
     def advice(self) -> dict[str, Any] | None:
-        """How many components, how sure, and why; None for a comparison, and before a choice has ended."""
+        """Advice of a study that has ended, such as the number of components; None before."""
         advice: dict[str, Any] | None = self.record["advice"]
         return advice
 
     def watch(self, timeout: float | None = None) -> Iterator[Step]:
-        """Every run as it ends, or every step of a choice, whatever happens to connection and server.
+        """Iterate over the runs of a comparison as they end, or over the steps of a choice.
 
-        The record follows: when the iterator ends, so has the study.
+        The iteration continues even if the connection is lost or the server is restarted.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Longest time to watch, in seconds.
+
+        Yields
+        ------
+        Step
+            Progress of the study, from 0 to 1.
+
+        Raises
+        ------
+        TimeoutError
+            If the study has not ended in time. It continues on the server.
+
+        Examples
+        --------
+        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0])
+        >>> [step.progress for step in study.watch()]
+        [0.5, 1.0]
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for event in follow_events(self._connection, f"{self._path}/events", deadline):
@@ -62,51 +98,143 @@ class Study(RunningRecord):
         self.refresh()
 
     def runs(self, state: str | None = None) -> Iterator[Job]:
-        """Its jobs, newest first."""
+        """Iterate over the jobs of the study, newest first.
+
+        Parameters
+        ----------
+        state : {"queued", "running", "succeeded", "failed", "cancelled"}, optional
+            Only jobs in this state.
+
+        Yields
+        ------
+        Job
+            One job after the other.
+
+        Examples
+        --------
+        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0]).wait()
+        >>> len(list(study.runs(state="succeeded")))
+        2
+        """
         for record in self._connection.pages("/v1/jobs", study_id=self.id, state=state, limit=100):
             yield Job(self._connection, record)
 
     def table(self, mode: int | None = None) -> list[dict[str, Any]]:
-        """One dictionary per cell of a comparison, of what has ended so far: `objective_mean`, `psnr_deviation` …"""
+        """Return the table of a comparison, for the runs that have ended so far.
+
+        Parameters
+        ----------
+        mode : int, optional
+            Mode whose sparsity, components and PSNR are shown, counted from 1.
+
+        Returns
+        -------
+        list of dict
+            One row per setting, with columns such as ``objective_mean`` and ``objective_deviation``.
+
+        Examples
+        --------
+        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0]).wait()
+        >>> low, high = study.table()
+        >>> high["relative_error_mean"] < low["relative_error_mean"]
+        True
+        """
         answer = self._connection.call("GET", f"{self._path}/table", params={"mode": mode}).json()
         return [_flat(row) for row in answer["rows"]]
 
     def ranks(self) -> list[dict[str, Any]]:
-        """One dictionary per rank of a comparison: core consistency, and what the validations found."""
+        """Return core consistency and validations of a comparison, by rank.
+
+        Returns
+        -------
+        list of dict
+            One row per rank.
+
+        Examples
+        --------
+        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0]).wait()
+        >>> [row["rank"] for row in study.ranks()]
+        [1, 2]
+        """
         found: list[dict[str, Any]] = self._connection.call("GET", f"{self._path}/table").json()["ranks"]
         return found
 
     def frame(self, mode: int | None = None) -> "pandas.DataFrame":
-        """The table as a pandas frame, which must be installed."""
+        """Return the table as a pandas data frame. pandas must be installed.
+
+        Parameters
+        ----------
+        mode : int, optional
+            As for `table`.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The rows of `table`.
+
+        Examples
+        --------
+        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0]).wait()
+        >>> len(study.frame())
+        2
+        """
         import pandas
 
         return pandas.DataFrame(self.table(mode))
 
     def save_table(self, path: "str | PathLike[str]", mode: int | None = None) -> None:
-        """The table as a file: `.csv`, `.tex` or `.json`, whole or not at all."""
+        """Save the table to a file, which appears only when it is complete.
+
+        Parameters
+        ----------
+        path : str or path
+            The file to write; it must end in `.csv`, `.tex` or `.json`.
+        mode : int, optional
+            As for `table`.
+
+        Examples
+        --------
+        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0]).wait()
+        >>> study.save_table("table.csv")
+        """
         format = TABLES.get(_ending(path))
         if format is None:
-            raise ValueError(f"{path}: name a file that ends in .csv, .tex or .json")
+            raise ValueError(f"{path}: give a file that ends in .csv, .tex or .json")
         download(self._connection, f"{self._path}/table", path, format=format, mode=mode)
 
     def plot(self, name: str, path: "str | PathLike[str]", mode: int | None = None) -> None:
-        """Save a picture: objective, quality or path of a comparison, choice of a choice, components of both."""
+        """Save a plot of the study.
+
+        Parameters
+        ----------
+        name : {"objective", "quality", "path", "choice", "components"}
+            The first three belong to a comparison, ``choice`` to a choice, and ``components`` to both.
+        path : str or path
+            The file to write; it must end in `.svg`, `.png` or `.pdf`.
+        mode : int, optional
+            Mode that ``quality`` shows, counted from 1.
+
+        Examples
+        --------
+        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0]).wait()
+        >>> study.plot("objective", "objective.svg")
+        """
         if _ending(path) not in PICTURES:
-            raise ValueError(f"{path}: name a file that ends in .svg, .png or .pdf")
+            raise ValueError(f"{path}: give a file that ends in .svg, .png or .pdf")
         if name not in PLOTS:
             raise ValueError(f"there is no plot {name}; choose one of {', '.join(PLOTS)}")
         download(self._connection, f"{self._path}/plots/{name}", path, format=_ending(path), mode=mode)
 
     @property
     def job(self) -> Job:
-        """The job of a choice, which has the factors of the chosen model."""
+        """Job with the factors of the chosen model."""
         if self.record["job_id"] is None:
-            raise NcpError(f"study {self.id} is a comparison: best in its table names jobs, runs() has all of them")
+            raise NcpError(f"study {self.id} is a comparison: see the column best of its table, or runs()")
         return Job(self._connection, self._connection.get(f"/v1/jobs/{self.record['job_id']}"))
 
     @property
     def result(self) -> "Result":
-        """The chosen model of a choice that has ended."""
+        """Result of the chosen model, after a choice has ended."""
         return self.job.result
 
     def _summary(self) -> str:
@@ -114,7 +242,7 @@ class Study(RunningRecord):
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A row without anything nested. Nothing stands for nothing."""
+    """Return a row with one column for each part of a spread; missing values are None."""
     flat: dict[str, Any] = {}
     for name, value in row.items():
         if name in SPREADS:

@@ -11,27 +11,54 @@ Axes: TypeAlias = Sequence[str | Mapping[str, Any]]
 
 
 class Tensor(Record):
-    """A stored tensor. `record` is all that the server tells of it."""
+    """A tensor on the server, as returned by `Client.upload` and `Client.tensor`.
+
+    Attributes
+    ----------
+    record : dict
+        The last record received from the server: shape, type, size, range and norm. `refresh` updates it.
+
+    Examples
+    --------
+    >>> tensor = client.upload(array)
+    >>> tensor.shape, tensor.record["dtype"]
+    ((8, 7, 6), 'float64')
+    """
 
     collection = "tensors"
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Lengths of the modes."""
         return tuple(self.record["shape"])
 
     @property
     def axes(self) -> list[dict[str, Any]] | None:
-        """Name, unit and values of every mode, if it was given any."""
+        """Name, unit and values of each mode, or None without labels."""
         return self.record.get("axes")
 
     @property
     def reference(self) -> dict[str, str]:
-        """How a job names this tensor."""
+        """Reference to this tensor in the fields of a job."""
         return {"tensor_id": self.id}
 
     def label(self, axes: Axes) -> None:
-        """Label its modes: one `{"name": …, "unit": …, "values": […]}` each, or a name; values left out are indices."""
-        lengths = [*self.shape, *[0] * len(axes)]  # the server refuses what is too much
+        """Label the modes.
+
+        Parameters
+        ----------
+        axes : sequence of str or dict
+            One entry per mode: a name, or ``{"name": …, "unit": …, "values": […]}``. Unit and values are optional;
+            without values the indices are used.
+
+        Examples
+        --------
+        >>> tensor = client.upload(array)
+        >>> tensor.label(["sample", {"name": "emission", "unit": "nm", "values": np.arange(300, 370, 10)}, "time"])
+        >>> tensor.axes[1]["unit"]
+        'nm'
+        """
+        lengths = [*self.shape, *[0] * len(axes)]  # too many entries are refused by the server
         body = []
         for axis, length in zip(axes, lengths, strict=False):
             label = {"values": list(range(length)), **({"name": axis} if isinstance(axis, str) else axis)}
@@ -40,11 +67,36 @@ class Tensor(Record):
         self.refresh()
 
     def rename(self, name: str | None) -> None:
-        """Give it another name, or none."""
+        """Change the name.
+
+        Parameters
+        ----------
+        name : str or None
+            The new name; None removes it.
+
+        Examples
+        --------
+        >>> tensor = client.upload(array)
+        >>> tensor.rename("second")
+        >>> tensor.name
+        'second'
+        """
         self.record = self._connection.call("PATCH", self._path, body={"name": name}, repeatable=True).json()
 
     def download(self, path: "str | PathLike[str]") -> None:
-        """Its `.npy` file, whole or not at all."""
+        """Download the tensor. The file appears only when it is complete.
+
+        Parameters
+        ----------
+        path : str or path
+            The `.npy` file to write.
+
+        Examples
+        --------
+        >>> client.upload(array).download("copy.npy")
+        >>> np.array_equal(np.load("copy.npy"), array)
+        True
+        """
         download(self._connection, f"{self._path}/content", path)
 
     def _summary(self) -> str:

@@ -1,4 +1,4 @@
-"""All commands as one typer application, and what their failures look like."""
+"""The typer application with all commands, and the messages of its failures."""
 
 import os
 import sys
@@ -40,7 +40,7 @@ EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{code.description}" fo
 
 
 class Commands(TyperGroup):
-    """This client's commands, then those that other packages join."""
+    """The client's own commands, followed by those of other packages."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [*CLIENT_COMMANDS, *sorted(plugin_commands())]
@@ -74,10 +74,13 @@ def shared_options(
 
 
 def application(names: Sequence[str]) -> typer.Typer:
-    """These of our own commands. typer builds a validator for every option of all, which takes a tenth of a second."""
+    """Return an application with these of the client's commands.
+
+    Others are left out because typer builds a validator for every option, which takes a tenth of a second for all.
+    """
     app = typer.Typer(
         cls=Commands,
-        help="Decompose tensors on a sparse-ncp server; where the server is installed, run one.",
+        help="Decompose tensors on a sparse-ncp server, or run a server where it is installed.",
         epilog=EXIT_CODES,
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode=None,  # plain text; and rich takes longer to load than all the rest
@@ -93,19 +96,19 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a letter gets a question mark
+            stream.reconfigure(errors="replace")  # for terminals that cannot show all characters
     app = application(arguments[:1] if arguments and arguments[0] in CLIENT_COMMANDS else CLIENT_COMMANDS)
     try:
         code: int = app(arguments, prog_name="ncp", standalone_mode=False) or 0
-        sys.stdout.flush()  # now, and not when Python ends, which would complain of a reader that has gone
+        sys.stdout.flush()  # at exit Python would report a closed pipe itself
         return code
     except typer.TyperException as error:
-        command = getattr(error, "ctx", None)  # a wrong option knows whose it was
+        command = getattr(error, "ctx", None)  # set for a wrong option
         hint = f" (see {command.command_path} --help)" if command else ""
         return _refuse(error.format_message() + hint, error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         return _refuse("interrupted", ExitCode.INTERRUPTED)
-    except BrokenPipeError:  # of `ncp jobs | head`: it has read what it wanted
+    except BrokenPipeError:  # `ncp jobs | head` closes the pipe early
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`ncp demo`: a private server, a sample tensor, a whole run, factors and a picture."""
+"""`ncp demo`: decompose a sample on a private server, and save the factors and a plot."""
 
 import os
 import re
@@ -23,9 +23,9 @@ MODES = ("channel", "frequency", "time", "subject")
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--output", "-o", help="where factors.npz and components.png go")] = Path(),
+    folder: Annotated[Path, typer.Option("--output", "-o", help="folder for factors.npz and components.png")] = Path(),
 ) -> None:
-    """Run a sample on a private server. Saves its factors and a picture of them."""
+    """Decompose a sample on a private server. Saves the factors and a plot of them."""
     from ncp_client.cli.synthetic import write_planted
     from ncp_client.progress import upload_bar, watch_live
 
@@ -39,7 +39,7 @@ def demo(
             with upload_bar() as advance:
                 tensor = client.upload(sample, "sample", MODES, advance)
             job = watch_live(client.submit(tensor, 2 * RANK, sparsity=0.02))
-            print(f"allowed    {2 * RANK} components; sparsity 0.02 removes those that the data do not need\n")
+            print(f"allowed    {2 * RANK} components; sparsity 0.02 removes those that the data do not support\n")
             print_result(job)
             job.download(folder / "factors.npz")
             job.result.plot(folder / "components.png")
@@ -48,7 +48,7 @@ def demo(
 
 @contextmanager
 def _server(folder: Path) -> Iterator[str]:
-    """`ncp serve` on a free port, with none of this machine's settings; ended as Ctrl-C ends it."""
+    """Run `ncp serve` on a free port, without the settings of this machine, and give its address."""
     log = folder / "log"
     command = [sys.executable, "-m", "ncp_client.cli.main", "serve", "--host", "127.0.0.1", "--port", "0"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("NCP_")}

@@ -19,16 +19,20 @@ from ncp_client.study import Study
 from ncp_client.tensor import Tensor
 
 ENDINGS = {None: "npz", "csv": "zip"}
-Id = Annotated[str, typer.Argument(metavar="ID", help="of a job, a study or a tensor")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="id of a job, a study or a tensor")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="ids of jobs, studies or tensors")]
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="write the factors to this file once it has ended")]
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="write the factors to this file when the job has ended")
+]
 Rank = Annotated[int, typer.Option("--rank", help="number of components allowed")]
-Source = Annotated[str, typer.Argument(metavar="TENSOR", help="a .npy file, - for standard input, or a tensor's id")]
-Watch = Annotated[bool, typer.Option("--watch", help="show its progress until it ends")]
+Source = Annotated[
+    str, typer.Argument(metavar="TENSOR", help="a .npy file, - for standard input, or the id of a tensor")
+]
+Watch = Annotated[bool, typer.Option("--watch", help="show progress until the job ends")]
 State = Annotated[str | None, typer.Option(help="only jobs in this state")]
 Method = Annotated[str | None, typer.Option(help="only jobs of this method")]
 OnTensor = Annotated[str | None, typer.Option("--tensor", help="only jobs on the tensor with this id")]
-Limit = Annotated[int, typer.Option(min=0, help="the newest so many; 0 for all")]
+Limit = Annotated[int, typer.Option(min=0, help="number of entries, the newest first; 0 for all")]
 
 
 @with_options(JobFields)
@@ -43,7 +47,7 @@ def submit(
     fields: Any = None,
 ) -> None:
     """Queue the decomposition of a tensor. It is uploaded if the server does not have it."""
-    if output:  # refuse now what could not be written after hours
+    if output:  # fail now rather than after hours of computing
         file_format(output)
         if not output.absolute().parent.is_dir():
             raise typer.BadParameter(f"there is no folder {output.parent} to write {output.name} to")
@@ -59,7 +63,7 @@ def submit(
 
 
 def tensor_of(client: Client, source: str, name: str | None) -> Tensor:
-    """The tensor with this id, or of this file, uploaded unless the server has it."""
+    """Return the tensor with an id, or upload a file unless the server already has it."""
     from ncp_client.progress import upload_bar
 
     path = Path(source)
@@ -72,7 +76,7 @@ def tensor_of(client: Client, source: str, name: str | None) -> Tensor:
 
 
 def watch(job_id: JobId, as_json: Json = False, url: Url = None, key: Key = None) -> None:
-    """Follow a job to its end, from its first iteration. Ctrl-C leaves it running."""
+    """Show the progress of a job, from its first iteration. Ctrl-C leaves it running."""
     with Client(url, key) as client:
         job = client.job(job_id)
         _follow(job, as_json)
@@ -92,7 +96,7 @@ def _follow(job: Job, as_json: bool, quiet: bool = False) -> None:
             watch_live(job)
     except KeyboardInterrupt:
         print(
-            f"ncp: job {job.id} goes on on the server; ncp watch {job.id} joins again, ncp cancel {job.id} ends it",
+            f"ncp: job {job.id} continues on the server; ncp watch {job.id} shows it, ncp cancel {job.id} stops it",
             file=sys.stderr,
         )
         raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -123,7 +127,7 @@ def list_jobs(
 
 
 def show(identifier: Id, as_json: Json = False, url: Url = None, key: Key = None) -> None:
-    """Show all that is known of a job, a study or a tensor."""
+    """Show the record of a job, a study or a tensor."""
     with Client(url, key) as client:
         record = _find_record(client, identifier).record
     print_json(record) if as_json else print_record(record)
@@ -140,7 +144,7 @@ def _find_record(client: Client, identifier: str) -> Job | Study | Tensor:
 
 
 def cancel(job_id: JobId, as_json: Json = False, url: Url = None, key: Key = None) -> None:
-    """End a job within one sweep, or a study. What was computed stays."""
+    """Stop a job or a study. What was computed is kept."""
     with Client(url, key) as client:
         found = _find_record(client, job_id)
         if isinstance(found, Tensor):
@@ -151,7 +155,7 @@ def cancel(job_id: JobId, as_json: Json = False, url: Url = None, key: Key = Non
 
 
 def delete(ids: Ids, as_json: Json = False, url: Url = None, key: Key = None) -> None:
-    """Delete ended jobs and studies, or unused tensors."""
+    """Delete jobs and studies that have ended, or unused tensors."""
     with Client(url, key) as client:
         for identifier in ids:
             _find_record(client, identifier).delete()
@@ -161,17 +165,17 @@ def delete(ids: Ids, as_json: Json = False, url: Url = None, key: Key = None) ->
 
 def download(
     job_id: JobId,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="the file; JOB.npz if left out")] = None,
-    format: Annotated[str | None, typer.Option(help="npz, mat, csv or nc; the file's ending if left out")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="file to write; by default JOB.npz")] = None,
+    format: Annotated[str | None, typer.Option(help="npz, mat, csv or nc; by default the file's extension")] = None,
     mode: Annotated[int | None, typer.Option(help="only the factor of this mode, counted from 1")] = None,
-    scale: Annotated[str | None, typer.Option(help="none, unit or max: how columns are scaled")] = None,
-    order: Annotated[str | None, typer.Option(help="none or share: the largest component first")] = None,
+    scale: Annotated[str | None, typer.Option(help="how columns are scaled: none, unit or max")] = None,
+    order: Annotated[str | None, typer.Option(help="order of components: none, or share for the largest first")] = None,
     zeros: Annotated[str | None, typer.Option(help="keep or drop components that vanished")] = None,
     as_json: Json = False,
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Download the factors of a job, partial ones while it runs. The file is whole or not there."""
+    """Download the factors of a job; while it is running, those of its last checkpoint."""
     with Client(url, key) as client:
         job = client.job(job_id)
         target = output or Path(
@@ -183,12 +187,12 @@ def download(
 
 def plot(
     job_id: JobId,
-    output: Annotated[Path, typer.Option("--output", "-o", help="the picture; its ending tells the format")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="file to write; its extension decides the format")],
     as_json: Json = False,
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Draw the components of an ended job."""
+    """Plot the components of a job that has ended."""
     with Client(url, key) as client:
         client.job(job_id).result.plot(output)
     print_json({"path": str(output)}) if as_json else print(output)

@@ -1,4 +1,4 @@
-"""`ncp login`: ask for address and key, try them, store them."""
+"""`ncp login`: ask for address and key, test them and store them."""
 
 from typing import Annotated
 
@@ -11,15 +11,19 @@ from ncp_client.http.config import Address, find_server, write_config
 
 
 def login(
-    url: Annotated[str | None, typer.Option("--url", help="of the server; asked for if left out")] = None,
-    key: Annotated[str | None, typer.Option("--key", help="asked for if left out, without showing it")] = None,
+    url: Annotated[
+        str | None, typer.Option("--url", help="address of the server; by default you are asked for it")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="API key; by default you are asked for it, and it is not shown")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Store the address of a server and your key for it. Only this account can read them."""
     if url is None:
         url = typer.prompt("Address of the server", default=find_server().url)
     if key is None:
-        key = typer.prompt("Key (empty if it asks for none)", default="", hide_input=True, show_default=False)
+        key = typer.prompt("Key (empty if the server needs none)", default="", hide_input=True, show_default=False)
     with Client(url, key) as client:
         owner = client.usage()["owner"]
         path = write_config(Address(client.url, key or None))

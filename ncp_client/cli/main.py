@@ -1,7 +1,7 @@
-"""The `ncp` command: what users need, and the server's own commands where it is installed.
+"""The command `ncp`, to which other packages add commands of their own, such as the server's.
 
-A package joins its commands with entry points of the group `ncp.commands`, each named as the command and leading to a
-module with `app`, the typer application that has it, and `main(arguments)`, which runs it and returns the exit code.
+A package adds commands by entry points of the group `ncp.commands`. Each has the name of the command and refers to a
+module with `app`, the typer application of the command, and `main(arguments)`, which runs it and returns the exit code.
 """
 
 import sys
@@ -11,12 +11,12 @@ from ncp_client.cli.names import CLIENT_COMMANDS, plugin_commands
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. What goes wrong is one line on standard error."""
+    """Run one command and return its exit code. Errors are printed as one line on standard error."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] not in CLIENT_COMMANDS and not given[0].startswith("-") and given[0] in plugin_commands():
         code: int = plugin_commands()[given[0]].load().main(given)
         return code
-    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # httpx's own command, which loads rich
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # its command line would load rich
     from ncp_client.cli.commands import run
 
     return run(given)

@@ -1,4 +1,4 @@
-"""Names of all commands: this client's, and those that other packages join by entry points."""
+"""Names of all commands: the client's, and those that other packages add by entry points."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-# Named here so that no short command has to look for entry points, and no joined one loads the client.
+# A list, so that the client's commands do not search for entry points, and other commands do not load the client.
 CLIENT_COMMANDS = (
     "upload",
     "submit",
@@ -30,7 +30,7 @@ CLIENT_COMMANDS = (
 
 @cache
 def plugin_commands() -> "Mapping[str, EntryPoint]":
-    """The entry points by command. Finding them takes longer than most commands do."""
+    """Return the entry points by command. Finding them takes longer than most commands."""
     from importlib.metadata import entry_points
 
     return {entry.name: entry for entry in entry_points(group="ncp.commands")}

@@ -1,4 +1,4 @@
-"""Options that commands share; every field of a job or a study as an option."""
+"""Options that commands share, and options for the fields of jobs and studies."""
 
 import inspect
 import json
@@ -10,14 +10,14 @@ import typer
 
 from ncp_client.fields import StopFields
 
-Url = Annotated[str | None, typer.Option("--url", help="of the server (NCP_URL, or what ncp login stored)")]
-Key = Annotated[str | None, typer.Option("--key", help="to call it with (NCP_KEY, or what ncp login stored)")]
+Url = Annotated[str | None, typer.Option("--url", help="address of the server (NCP_URL, or as stored by ncp login)")]
+Key = Annotated[str | None, typer.Option("--key", help="API key (NCP_KEY, or as stored by ncp login)")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON, for scripts")]
 JobId = Annotated[str, typer.Argument(metavar="JOB", help="the id of a job")]
 
 
 def with_options(fields: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command every one of these fields as an option, in place of its parameter `fields`."""
+    """Return a decorator that replaces the parameter `fields` of a command by one option per field."""
     return partial(_with_options, fields)
 
 
@@ -53,13 +53,16 @@ def _with_options(known: type, command: Callable[..., None]) -> Callable[..., No
 
 
 def _options(fields: type) -> dict[str, tuple[Any, str]]:
-    """Type and help of every field."""
+    """Return type and help of each field."""
     hints = get_type_hints(fields, include_extras=True)
     return {name: get_args(hint) for name, hint in hints.items()}
 
 
 def parse_value(option: tuple[Any, str], text: str) -> Any:
-    """JSON, unless the field takes any text: an id may look like a number. The server refuses what does not fit."""
+    """Convert the text of an option to the value of its field.
+
+    The text is read as JSON, unless the field takes any text: an id may look like a number. The server checks the rest.
+    """
     entry = _entry(option[0])
     if entry is not None and not text.startswith("["):
         return [parse_value((entry, ""), part.strip()) for part in text.split(",")]
@@ -73,7 +76,7 @@ def parse_value(option: tuple[Any, str], text: str) -> Any:
 
 
 def _entry(hint: Any) -> Any | None:
-    """What a field holds that takes a list and nothing else; None for any other."""
+    """Return the type of the entries of a field that is always a list; None for other fields."""
     kinds = (hint,) if get_origin(hint) is Sequence else get_args(hint)
     if float in kinds:
         return None

@@ -1,4 +1,4 @@
-"""What commands print: plain tables and JSON, the same on a terminal and in a pipe."""
+"""Output of the commands: plain tables and JSON, the same in a terminal and in a pipe."""
 
 import json
 import sys
@@ -10,15 +10,17 @@ from ncp_client.job import Job
 from ncp_client.study import Study
 from ncp_client.tensor import Tensor
 
-# Means in the table of a study, and how they are written.
+# Columns of a study's table that show a mean, and their formats.
 MEAN_COLUMNS = (("objective", ".6g"), ("relative_error", ".6f"), ("components", ".3g"), ("factor_match", ".3f"))
 
 
 def print_json(value: Any) -> None:
+    """Print JSON, on one line in a pipe."""
     print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, ensure_ascii=False), flush=True)
 
 
 def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows below their titles, in columns as wide as their longest cell."""
     cells = [titles, *([_escape(str(cell)) for cell in row] for row in rows)]
     widths = [max(len(row[place]) for row in cells) for place in range(len(titles))]
     for row in cells:
@@ -26,6 +28,7 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> None
 
 
 def print_jobs(jobs: Iterable[Job]) -> None:
+    """Print one line per job."""
     titles = ("JOB", "STATE", "METHOD", "RANK", "ITERATION", "RELATIVE ERROR", "CREATED", "NAME")
     rows = []
     for job in jobs:
@@ -37,6 +40,7 @@ def print_jobs(jobs: Iterable[Job]) -> None:
 
 
 def print_tensors(tensors: Iterable[Tensor]) -> None:
+    """Print one line per tensor."""
     rows = (
         (
             tensor.id,
@@ -52,7 +56,7 @@ def print_tensors(tensors: Iterable[Tensor]) -> None:
 
 
 def print_record(record: dict[str, Any]) -> None:
-    """A record, one line per entry."""
+    """Print a record, one line per entry that is not null."""
     rows = [(name, value) for name, value in record.items() if value is not None]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
@@ -61,7 +65,7 @@ def print_record(record: dict[str, Any]) -> None:
 
 
 def print_result(job: Job) -> None:
-    """What came of a job: one line per component left, then the numbers."""
+    """Print the result of a job: one line per nonzero component, then the numbers."""
     found = job.record["result"]
     if found is None:
         return
@@ -83,6 +87,7 @@ def print_result(job: Job) -> None:
 
 
 def print_studies(studies: Iterable[Study]) -> None:
+    """Print one line per study."""
     rows = (
         (
             study.id,
@@ -98,7 +103,7 @@ def print_studies(studies: Iterable[Study]) -> None:
 
 
 def print_study(study: Study) -> None:
-    """What came of a study: its advice, or one line per cell."""
+    """Print the advice of a study, or one line per setting of a comparison."""
     advice = study.advice
     if advice is not None:
         count = advice["components"]
@@ -127,10 +132,10 @@ def _mean(spread: dict[str, Any] | None, digits: str) -> str:
 
 
 def _format_time(moment: str) -> str:
-    """In the time zone of this machine. An age would be wrong wherever the two clocks differ."""
+    """Return a time in the local time zone. An age would be wrong where the two clocks differ."""
     return datetime.fromisoformat(moment).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def _escape(text: str) -> str:
-    """A name may hold what a terminal would obey."""
+    """Replace control characters: a name may contain commands for the terminal."""
     return "".join(character if character.isprintable() else "�" for character in text)

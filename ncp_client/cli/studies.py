@@ -18,10 +18,13 @@ from ncp_client.http.errors import JobFailed, Refused
 from ncp_client.study import PICTURES, PLOTS, TABLES, Study
 
 Kind = Annotated[str, typer.Argument(metavar="KIND", help="compare or choose")]
-Watch = Annotated[bool, typer.Option("--watch", help="show its progress until it ends, then its table or advice")]
-Table = Annotated[Path | None, typer.Option("--table", help="write the table once it has ended: .csv, .tex or .json")]
-Plots = Annotated[Path | None, typer.Option("--plots", help="write all its pictures to this folder once it has ended")]
-PlotFormat = Annotated[str, typer.Option("--plot-format", help="of the pictures: svg, png or pdf")]
+Watch = Annotated[bool, typer.Option("--watch", help="show progress until the study ends, then its table or advice")]
+Table = Annotated[
+    Path | None,
+    typer.Option("--table", help="write the table to this file when the study has ended: .csv, .tex or .json"),
+]
+Plots = Annotated[Path | None, typer.Option("--plots", help="write all plots to this folder when the study has ended")]
+PlotFormat = Annotated[str, typer.Option("--plot-format", help="format of the plots: svg, png or pdf")]
 
 
 @with_options(StudyFields)
@@ -37,7 +40,7 @@ def study(
     key: Key = None,
     fields: Any = None,
 ) -> None:
-    """Queue a study: compare settings, or choose the components."""
+    """Queue a study: compare settings, or choose the number of components."""
     _check_outputs(table, plots, plot_format)
     with Client(url, key) as client:
         made = client.study(tensor_of(client, source, fields.get("name")), kind, **fields)
@@ -55,7 +58,7 @@ def study(
 
 
 def _check_outputs(table: Path | None, plots: Path | None, plot_format: str) -> None:
-    """Refuse now what could not be written after hours."""
+    """Fail now rather than after hours of computing."""
     if table is not None and table.suffix.removeprefix(".") not in TABLES:
         raise typer.BadParameter("--table must end in .csv, .tex or .json")
     if plot_format not in PICTURES:
@@ -77,18 +80,18 @@ def _follow(made: Study, as_json: bool, quiet: bool) -> None:
         else:
             watch_study(made)
     except KeyboardInterrupt:
-        print(f"ncp: study {made.id} goes on on the server; ncp cancel {made.id} ends it", file=sys.stderr)
+        print(f"ncp: study {made.id} continues on the server; ncp cancel {made.id} stops it", file=sys.stderr)
         raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def _save_plots(made: Study, folder: Path, format: str) -> None:
-    """Those that this kind of study has."""
+    """Save the plots that this kind of study has."""
     folder.mkdir(exist_ok=True)
     for name in PLOTS:
         try:
             made.plot(name, folder / f"{name}.{format}")
         except Refused as error:
-            if error.status not in (404, 409):  # another kind's, or nothing to draw
+            if error.status not in (404, 409):  # of another kind of study, or nothing to plot yet
                 raise
 
 

@@ -1,4 +1,4 @@
-"""Tensors with known components, written block by block: as large as the disk, never in memory as a whole."""
+"""Synthetic tensors with known components, written in blocks so that they may be larger than memory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Entries of a block.
+# Entries written at a time.
 BLOCK_ENTRIES = 1 << 22
 
 
 def planted_factors(shape: Sequence[int], rank: int, random: np.random.Generator) -> list[NDArray[np.float64]]:
-    """Smooth bumps in every mode but the last, whose entries are uniform: what evoked responses look like."""
+    """Return factors like those of evoked responses: Gaussian bumps, and uniform entries in the last mode."""
     factors = [_bumps(length, rank, random) for length in shape[:-1]]
     return [*factors, random.random((shape[-1], rank))]
 
@@ -20,11 +20,11 @@ def planted_factors(shape: Sequence[int], rank: int, random: np.random.Generator
 def write_planted(
     path: Path, shape: Sequence[int], rank: int, noise: float, seed: int, truth: Path | None = None
 ) -> None:
-    """Write the tensor as `.npy`; the noise is max(0, randn), scaled to its expected norm."""
+    """Write a tensor as `.npy`, with noise max(0, randn) whose expected norm is `noise` times that of the signal."""
     random = np.random.default_rng(seed)
     factors = planted_factors(shape, rank, random)
     gram = np.prod([A.T @ A for A in factors], axis=0)
-    scale = noise * np.sqrt(gram.sum() / (np.prod(shape, dtype=np.float64) / 2))  # E max(0, randn)² is a half
+    scale = noise * np.sqrt(gram.sum() / (np.prod(shape, dtype=np.float64) / 2))  # the mean of max(0, randn)² is 1/2
     tensor = np.lib.format.open_memmap(path, "w+", np.float64, tuple(shape))
     rows = max(1, BLOCK_ENTRIES // int(np.prod(shape[1:])))
     for first in range(0, shape[0], rows):
@@ -44,7 +44,7 @@ def _bumps(length: int, rank: int, random: np.random.Generator) -> NDArray[np.fl
 
 
 def _model(factors: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The sum of the components."""
+    """Return the sum of the components."""
     columns = factors[0]
     for A in factors[1:-1]:
         columns = (columns[:, None, :] * A[None, :, :]).reshape(-1, A.shape[1])

@@ -15,13 +15,13 @@ from ncp_client.client import Client
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="a .npy file, or - for standard input")]
 Axes = Annotated[Path | None, typer.Option(help="a JSON file with [{name, unit, values}, …], one entry per mode")]
-Name = Annotated[str | None, typer.Option(help="for people; the file's name if left out")]
+Name = Annotated[str | None, typer.Option(help="name of the tensor; by default that of the file")]
 
 
 def upload(
     file: File, name: Name = None, axes: Axes = None, as_json: Json = False, url: Url = None, key: Key = None
 ) -> None:
-    """Upload a tensor and print its id. What the server has is not sent again."""
+    """Upload a tensor and print its id. Nothing is sent if the server already has it."""
     from ncp_client.progress import upload_bar
 
     labels = None
@@ -48,13 +48,13 @@ def list_tensors(limit: Limit = 50, as_json: Json = False, url: Url = None, key:
 def synth(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="the .npy file to write")],
     shape: Annotated[str, typer.Option(help="lengths of the modes")] = "60,50,40",
-    rank: Annotated[int, typer.Option(min=1, help="number of components planted")] = 4,
-    noise: Annotated[float, typer.Option(min=0, help="its norm, relative to the signal's")] = 0.01,
-    seed: Annotated[int, typer.Option(min=0, help="of the random numbers")] = 0,
-    factors: Annotated[Path | None, typer.Option(help="write what was planted to this .npz file")] = None,
+    rank: Annotated[int, typer.Option(min=1, help="number of components")] = 4,
+    noise: Annotated[float, typer.Option(min=0, help="norm of the noise, relative to that of the signal")] = 0.01,
+    seed: Annotated[int, typer.Option(min=0, help="seed of the random numbers")] = 0,
+    factors: Annotated[Path | None, typer.Option(help="write the true factors to this .npz file")] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a tensor with known components, to try things on."""
+    """Write a synthetic tensor with known components."""
     lengths = shape.replace("×", ",").replace("x", ",").split(",")
     if len(lengths) < 2 or not all(length.strip().isdecimal() and int(length) > 0 for length in lengths):
         raise typer.BadParameter(f"{shape!r} is not a shape; give two or more lengths, such as 60,50,40")

@@ -1,4 +1,4 @@
-"""Where the server is: arguments, then NCP_URL and NCP_KEY, then the configuration file, then this machine."""
+"""Find the server: by arguments, NCP_URL and NCP_KEY, the configuration file, or on this machine."""
 
 import json
 import os
@@ -13,23 +13,34 @@ GROUP_AND_OTHERS = 0o077
 
 
 class ConfigError(NcpError):
-    """An address or the configuration file cannot be used."""
+    """The address of the server, the key or the configuration file is invalid.
+
+    Examples
+    --------
+    >>> from ncp_client import Client, ConfigError
+    >>> try:
+    ...     Client("nonsense")
+    ... except ConfigError as error:
+    ...     print(error)
+    'nonsense' is not the address of a server; give one such as http://127.0.0.1:8000
+    """
 
 
 class Address(NamedTuple):
-    """A server, and the key it is called with."""
+    """Address of a server, and the key for it."""
 
     url: str
     key: str | None
 
 
 def config_path() -> Path:
+    """Return the path of the configuration file, whether it exists or not."""
     folder = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(folder) / "ncp" / "config.toml"
 
 
 def find_server(url: str | None = None, key: str | None = None) -> Address:
-    """The server to call. A stored key is sent to the server it was stored for, and to no other."""
+    """Return the server to call. A stored key is used only for the server it was stored for."""
     url, key = url or os.environ.get("NCP_URL"), key or os.environ.get("NCP_KEY")
     stored = None if url and key else read_config()
     found = check_url(url or (stored.url if stored else LOCAL))
@@ -37,12 +48,14 @@ def find_server(url: str | None = None, key: str | None = None) -> Address:
         key = stored.key
     key = key.strip() if key else None
     if key and (not (key.isascii() and key.isprintable()) or " " in key):
-        raise ConfigError("the key has characters that no key has; copy it again as ncp keys create printed it")
+        raise ConfigError(
+            "the key contains characters that keys do not have; copy it again from the output of ncp keys create"
+        )
     return Address(found, key)
 
 
 def check_url(url: str) -> str:
-    """The address without a slash or `/v1` at its end."""
+    """Return an address without a trailing slash or `/v1`."""
     try:
         parts = urlsplit(url)
         valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -54,6 +67,7 @@ def check_url(url: str) -> str:
 
 
 def read_config() -> Address | None:
+    """Return the stored address, or None if there is none."""
     path = config_path()
     if not path.exists():
         return None
@@ -69,12 +83,12 @@ def read_config() -> Address | None:
     if not isinstance(url, str) or not isinstance(key, str | None):
         raise ConfigError(f"{path}: url and key must be text; run ncp login again")
     if key is not None and mode & GROUP_AND_OTHERS:
-        raise ConfigError(f"{path} holds a key that others on this machine can read; run chmod 600 {path}")
+        raise ConfigError(f"{path} contains a key and can be read by other users; run chmod 600 {path}")
     return Address(check_url(url), key)
 
 
 def write_config(address: Address) -> Path:
-    """Store the address for this account alone; the file is replaced whole."""
+    """Store the address in a file that only this account can read, and return its path."""
     path = config_path()
     path.parent.mkdir(0o700, parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")

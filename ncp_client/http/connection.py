@@ -1,4 +1,4 @@
-"""HTTP to one server: one pool of connections, refusals as exceptions, repeats of what is safe to repeat."""
+"""HTTP connection to a server: errors become exceptions, and requests that are safe to repeat are retried."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ from ncp_client.http.errors import NotFound, RateLimited, Refused, ServerUnavail
 Answer = TypeVar("Answer")
 ANSWER_SECONDS = 60.0
 CONNECT_SECONDS = 10.0
-# The first pauses between repeats, doubled up to the last.
+# Pause before the first retry, doubled each time up to the longest.
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.2, 5.0
 PROBLEM = "application/problem+json"
 TOO_FAST = "too-fast"
@@ -25,7 +25,7 @@ PROXY_ERRORS = {502, 503, 504}
 
 
 class Connection:
-    """One server. `patience_seconds` is how long a request is repeated while a server that was there is away."""
+    """A pool of connections to one server, which retries requests for `patience_seconds` while it is unavailable."""
 
     def __init__(self, address: Address, patience_seconds: float) -> None:
         self.url = address.url
@@ -36,19 +36,20 @@ class Connection:
             base_url=address.url,
             headers={"Authorization": f"Bearer {address.key}"} if address.key else {},
             timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            trust_env=not _is_this_machine(address.url),  # a proxy cannot reach what is here
-            verify=secure,  # loading certificates takes longer than all else that a short command does
+            trust_env=not _is_this_machine(address.url),  # a proxy cannot reach this machine
+            verify=secure,  # loading certificates takes longer than everything else in a short command
         )
 
     def close(self) -> None:
+        """Close the pool."""
         self._http.close()
 
     def get(self, path: str, **params: Any) -> Any:
-        """The JSON at a path."""
+        """Return the JSON at a path."""
         return self.call("GET", path, params=params).json()
 
     def pages(self, path: str, **params: Any) -> Iterator[Any]:
-        """The items of a list, page after page."""
+        """Yield the items of a list, page after page."""
         following: str | None = None
         while True:
             page = self.get(path, **params, cursor=following)
@@ -69,7 +70,7 @@ class Connection:
         repeatable: bool | None = None,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> httpx.Response:
-        """A request and its answer. It is repeated while the server is away if that can do no harm."""
+        """Send a request and return the response. By default only GET is retried."""
         if repeatable is None:
             repeatable = method == "GET"
         given = {name: value for name, value in (params or {}).items() if value is not None}
@@ -92,7 +93,7 @@ class Connection:
         return self.with_retries(attempt, repeatable)
 
     def delete(self, path: str) -> None:
-        """Delete what is at a path. If the answer was lost, what is gone by then was deleted."""
+        """Delete the object at a path. If the response is lost, try again; not found then means deleted."""
         try:
             self.call("DELETE", path)
         except ServerUnavailable as error:
@@ -109,7 +110,7 @@ class Connection:
         headers: Mapping[str, str] | None = None,
         read_seconds: float = ANSWER_SECONDS,
     ) -> Iterator[httpx.Response]:
-        """A GET whose answer is read piece by piece. It is not repeated: the caller knows where to go on."""
+        """Open a GET whose response is read in chunks. It is not retried: only the caller knows where to continue."""
         given = {name: value for name, value in (params or {}).items() if value is not None}
         timeout = httpx.Timeout(read_seconds, connect=CONNECT_SECONDS)
         with (
@@ -122,7 +123,10 @@ class Connection:
             yield answer
 
     def with_retries(self, attempt: Callable[[], Answer], repeatable: bool = True) -> Answer:
-        """Call `attempt`, and again while the server is away; if it is not repeatable, only where it did nothing."""
+        """Call `attempt`, and retry while the server is unavailable.
+
+        A request that is not repeatable is retried only if it had no effect.
+        """
         deadline = time.monotonic() + self.patience_seconds
         for pause in pauses():
             reached_before = self._reached
@@ -130,7 +134,7 @@ class Connection:
                 return attempt()
             except (ServerUnavailable, RateLimited) as error:
                 if isinstance(error, RateLimited):
-                    again = error.kind == TOO_FAST  # nothing was done
+                    again = error.kind == TOO_FAST  # it had no effect
                 else:
                     again = reached_before and (repeatable or not error.maybe_done)
                 wait = error.retry_after or pause
@@ -141,7 +145,7 @@ class Connection:
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        """ServerUnavailable for everything that httpx raises, in one sentence."""
+        """Raise ServerUnavailable instead of the exceptions of httpx."""
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -149,10 +153,10 @@ class Connection:
                 f"no server answers at {self.url}: {_reason(error)}; is it running, and is the address right?"
             ) from error
         except httpx.TimeoutException as error:
-            raise ServerUnavailable(f"the server at {self.url} takes too long to answer", maybe_done=True) from error
+            raise ServerUnavailable(f"the server at {self.url} took too long to respond", maybe_done=True) from error
         except (httpx.TransportError, httpx.StreamError, httpx.DecodingError) as error:
             raise ServerUnavailable(
-                f"the connection to {self.url} broke off: {_reason(error)}", maybe_done=True
+                f"the connection to {self.url} was lost: {_reason(error)}", maybe_done=True
             ) from error
 
     def _check(self, answer: httpx.Response) -> None:
@@ -172,17 +176,17 @@ class Connection:
             raise {404: NotFound, 401: Unauthorized}.get(status, Refused)(problem)
         if answer.status_code in PROXY_ERRORS:
             raise ServerUnavailable(
-                f"the proxy at {self.url} does not reach its server (HTTP {answer.status_code})", True, retry_after
+                f"the proxy at {self.url} cannot reach the server (HTTP {answer.status_code})", True, retry_after
             )
         if answer.is_redirect:
-            raise ServerUnavailable(f"{self.url} leads to {answer.headers.get('location')}: use that address instead")
-        raise ServerUnavailable(
-            f"what answers at {self.url} is not a sparse-ncp server (HTTP {answer.status_code}); check the address"
-        )
+            raise ServerUnavailable(
+                f"{self.url} redirects to {answer.headers.get('location')}; use that address instead"
+            )
+        raise ServerUnavailable(f"{self.url} is not a sparse-ncp server (HTTP {answer.status_code}); check the address")
 
 
 def pauses() -> Iterator[float]:
-    """Ever longer times to wait before trying again."""
+    """Return growing pauses between retries."""
     return (min(LONGEST_PAUSE_SECONDS, PAUSE_SECONDS * 2**tries) for tries in itertools.count())
 
 

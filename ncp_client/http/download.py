@@ -1,4 +1,4 @@
-"""Downloads to a file: whole under its final name, or not there at all."""
+"""Downloads to a file, which appears under its name only when it is complete."""
 
 import os
 import secrets
@@ -14,7 +14,7 @@ CHUNK = 1 << 20
 
 
 def download(connection: Connection, path: str, target: "str | PathLike[str]", **params: Any) -> None:
-    """Write beside the target, flush, rename: a full disk or a cut connection leaves what was there before."""
+    """Download to a temporary file beside the target, then rename it; after a failure the target is unchanged."""
     final = Path(target)
     aside = final.with_name(f".{final.name}.{secrets.token_hex(4)}")
     try:
@@ -28,8 +28,10 @@ def download(connection: Connection, path: str, target: "str | PathLike[str]", *
 
 
 def copy(connection: Connection, path: str, file: IO[bytes], **params: Any) -> None:
-    """Write an answer into an open, empty file. If it has an ETag, that is its digest: what came damaged is asked for
-    again. Tables and pictures, which are made on request, have none."""
+    """Write a response to an open file, and retry if it does not match its ETag, which is its SHA-256.
+
+    Tables and plots are made on request and have no ETag.
+    """
 
     def fetch() -> None:
         file.seek(0)
@@ -40,6 +42,6 @@ def copy(connection: Connection, path: str, file: IO[bytes], **params: Any) -> N
                 digest.update(chunk)
                 file.write(chunk)
             if answer.headers.get("etag", f'"{digest.hexdigest()}"') != f'"{digest.hexdigest()}"':
-                raise ServerUnavailable(f"{connection.url}{path} came damaged", maybe_done=True)
+                raise ServerUnavailable(f"{connection.url}{path} was damaged on its way", maybe_done=True)
 
     connection.with_retries(fetch)

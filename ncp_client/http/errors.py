@@ -1,15 +1,44 @@
-"""What goes wrong between a client and a server, as exceptions with the server's own words."""
+"""Exceptions of the client."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
 class NcpError(Exception):
-    """Whatever goes wrong between this client and a server."""
+    """Base class of the client's exceptions.
+
+    Examples
+    --------
+    >>> from ncp_client import NcpError
+    >>> try:
+    ...     client.job("unknown")
+    ... except NcpError as error:
+    ...     print(error)
+    job_id: there is no job unknown (name one of your own)
+    """
 
 
 class FieldError(NamedTuple):
-    """One refused field."""
+    """One rejected field of a request.
+
+    Attributes
+    ----------
+    field : str
+        Name of the field, such as ``beta`` or ``stop.tolerance``.
+    problem : str
+        What is wrong with its value.
+    remedy : str
+        What to do about it.
+
+    Examples
+    --------
+    >>> from ncp_client import Refused
+    >>> try:
+    ...     client.submit(client.upload(array), rank=2, beta=-1.0)
+    ... except Refused as refused:
+    ...     print([error.field for error in refused.errors])
+    ['beta']
+    """
 
     field: str
     problem: str
@@ -17,7 +46,22 @@ class FieldError(NamedTuple):
 
 
 class Refused(NcpError):
-    """The server refused a request. `problem` is its answer, an RFC 9457 problem."""
+    """The server refused a request.
+
+    Attributes
+    ----------
+    problem : dict
+        The response of the server, a problem document (RFC 9457).
+
+    Examples
+    --------
+    >>> from ncp_client import Refused
+    >>> try:
+    ...     client.submit(client.upload(array), rank=0)
+    ... except Refused as error:
+    ...     print(error.status, error.errors[0].field)
+    422 rank
+    """
 
     def __init__(self, problem: Mapping[str, Any]) -> None:
         super().__init__(problem)
@@ -25,30 +69,33 @@ class Refused(NcpError):
 
     @property
     def status(self) -> int:
+        """HTTP status code."""
         return int(self.problem["status"])
 
     @property
     def kind(self) -> str:
-        """The last word of the problem's type, which is stable: `does-not-fit`, `quota-reached` …"""
+        """Stable identifier of the problem, such as ``quota-reached``: the last part of its type."""
         return str(self.problem.get("type", "")).rpartition(":")[2]
 
     @property
     def detail(self) -> str:
+        """Description of the problem."""
         return str(self.problem.get("detail") or self.problem.get("title") or f"HTTP {self.status}")
 
     @property
     def remedy(self) -> str | None:
+        """Suggested remedy, or None."""
         return self.problem.get("remedy")
 
     @property
     def errors(self) -> list[FieldError]:
-        """One entry per refused field."""
+        """Rejected fields, one entry each."""
         found = self.problem.get("errors") or []
         return [FieldError(one["field"], one["problem"], one["remedy"]) for one in found]
 
     @property
     def request_id(self) -> str | None:
-        """Of the request in the server's log."""
+        """Id of the request in the log of the server."""
         return self.problem.get("request_id")
 
     def __str__(self) -> str:
@@ -58,19 +105,50 @@ class Refused(NcpError):
 
 
 class NotFound(Refused):
-    """There is no such thing, or it is somebody else's."""
+    """The object does not exist, or belongs to someone else.
+
+    Examples
+    --------
+    >>> from ncp_client import NotFound
+    >>> try:
+    ...     client.tensor("unknown")
+    ... except NotFound as error:
+    ...     print(error.status)
+    404
+    """
 
 
 class Unauthorized(Refused):
-    """The key is missing, wrong or revoked."""
+    """The API key is missing, wrong or revoked.
+
+    Examples
+    --------
+    >>> from ncp_client import Unauthorized
+    >>> error = Unauthorized({"status": 401, "detail": "this server needs a key"})
+    >>> print(error.detail)
+    this server needs a key
+    """
 
     @property
     def remedy(self) -> str | None:
+        """How to provide a key."""
         return "give Client(url, key), set NCP_KEY or run ncp login; the operator makes a key with ncp keys create NAME"
 
 
 class RateLimited(Refused):
-    """Too many requests, or too many live jobs."""
+    """Too many requests or too many live jobs.
+
+    Attributes
+    ----------
+    retry_after : float or None
+        Seconds to wait before another attempt, if the server says so.
+
+    Examples
+    --------
+    >>> from ncp_client import RateLimited
+    >>> RateLimited({"status": 429, "detail": "too many requests"}, retry_after=2.0).retry_after
+    2.0
+    """
 
     def __init__(self, problem: Mapping[str, Any], retry_after: float | None = None) -> None:
         super().__init__(problem)
@@ -79,7 +157,24 @@ class RateLimited(Refused):
 
 
 class ServerUnavailable(NcpError):
-    """No answer, or one that no sparse-ncp server gives. `maybe_done`: the request may have had its effect."""
+    """The server cannot be reached, or the response is not that of a sparse-ncp server.
+
+    Attributes
+    ----------
+    maybe_done : bool
+        Whether the request may have been carried out.
+    retry_after : float or None
+        Seconds to wait before another attempt, if the server says so.
+
+    Examples
+    --------
+    >>> from ncp_client import Client, ServerUnavailable
+    >>> try:
+    ...     Client("http://127.0.0.1:1").usage()
+    ... except ServerUnavailable as error:
+    ...     print(error.maybe_done)
+    False
+    """
 
     def __init__(self, message: str, maybe_done: bool = False, retry_after: float | None = None) -> None:
         super().__init__(message, maybe_done, retry_after)
@@ -91,7 +186,19 @@ class ServerUnavailable(NcpError):
 
 
 class JobFailed(NcpError):
-    """A job ended without a result: `record` tells its state and, if it failed, its error."""
+    """A job ended without a result.
+
+    Attributes
+    ----------
+    record : dict
+        Record of the job, with its state and, if it failed, its error.
+
+    Examples
+    --------
+    >>> from ncp_client import JobFailed
+    >>> print(JobFailed({"id": "7", "state": "cancelled"}))
+    job 7 is cancelled
+    """
 
     def __init__(self, record: Mapping[str, Any]) -> None:
         super().__init__(record)

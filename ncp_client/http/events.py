@@ -1,4 +1,4 @@
-"""Server-sent events of one job, over as many connections as it takes: each event once and in order."""
+"""Server-sent events of a job or a study, each once and in order, across reconnections."""
 
 import json
 import time
@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 from ncp_client.http.connection import Connection, pauses
 from ncp_client.http.errors import RateLimited, ServerUnavailable
 
-# Comments keep a quiet stream alive; one that is silent for longer is dead, whatever its socket says.
+# The server sends comments on a quiet stream; a stream that is silent for longer is dead.
 MAX_SILENCE_SECONDS = 90.0
-# How long a stream waits for a server that is away.
+# How long to reconnect while the server is unavailable.
 PATIENCE_SECONDS = 600.0
 
 
 class Event(NamedTuple):
-    """One event, with the JSON it carries."""
+    """One event with its JSON content."""
 
     id: str
     kind: str
@@ -23,7 +23,7 @@ class Event(NamedTuple):
 
 
 def follow_events(connection: Connection, path: str, deadline: float | None = None) -> Iterator[Event]:
-    """The events up to the end. TimeoutError at the deadline (of the monotonic clock)."""
+    """Yield the events up to the last; raise TimeoutError at the deadline of the monotonic clock."""
     last: str | None = None
     seen = time.monotonic()
     waits = pauses()
@@ -38,7 +38,7 @@ def follow_events(connection: Connection, path: str, deadline: float | None = No
                     yield event
                     if event.kind == "end":
                         return
-            wait = next(waits)  # the server ended the stream before the job did: it is stopping
+            wait = next(waits)  # the stream ended before the job did: the server is stopping
         except (ServerUnavailable, RateLimited) as error:
             if time.monotonic() - seen > PATIENCE_SECONDS:
                 raise
@@ -47,7 +47,7 @@ def follow_events(connection: Connection, path: str, deadline: float | None = No
 
 
 def parse_events(chunks: Iterable[bytes]) -> Iterator[Event]:
-    """Events from the bytes of a stream. Only a line feed ends a line: names may hold Unicode's other line ends."""
+    """Yield the events in the bytes of a stream. Only a line feed ends a line: names may contain other line ends."""
     fields: dict[bytes, bytes] = {}
     rest = b""
     for chunk in chunks:
@@ -63,7 +63,7 @@ def parse_events(chunks: Iterable[bytes]) -> Iterator[Event]:
 
 
 def _check_deadline(deadline: float | None, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Keep-alive comments are chunks too, so a deadline is noticed in a quiet stream."""
+    """Yield the chunks until the deadline. Keep-alive comments are chunks, too, so a quiet stream notices it."""
     for chunk in chunks:
         _seconds_left(deadline)
         yield chunk
@@ -74,5 +74,5 @@ def _seconds_left(deadline: float | None) -> float:
         return MAX_SILENCE_SECONDS
     left = deadline - time.monotonic()
     if left <= 0:
-        raise TimeoutError("the job has not ended within the time given; it goes on on the server")
+        raise TimeoutError("the job has not ended in time; it continues on the server")
     return min(left, MAX_SILENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""What tensors, jobs and studies on the server have in common: a record, and for what runs its state and its end."""
+"""Base classes of tensors, jobs and studies on the server."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ ENDED = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class Record(ABC):
-    """Something on the server. `record` is all that the server last told of it; `refresh` asks again."""
+    """Something on the server, with the last record received of it."""
 
     collection: ClassVar[str]
 
@@ -21,19 +21,34 @@ class Record(ABC):
 
     @property
     def id(self) -> str:
+        """Id on the server."""
         return str(self.record["id"])
 
     @property
     def name(self) -> str | None:
+        """Name, or None."""
         name: str | None = self.record["name"]
         return name
 
     def refresh(self) -> Self:
+        """Get the current record from the server.
+
+        Returns
+        -------
+        Tensor, Job or Study
+            The object itself.
+        """
         self.record = self._connection.get(self._path)
         return self
 
     def delete(self) -> None:
-        """Delete it with all that belongs to it; what runs, or is needed by something that does, is refused."""
+        """Delete it from the server with everything that belongs to it.
+
+        Raises
+        ------
+        Refused
+            If it is running, or needed by a job that is.
+        """
         self._connection.delete(self._path)
 
     def __repr__(self) -> str:
@@ -45,28 +60,51 @@ class Record(ABC):
 
 
 class RunningRecord(Record):
-    """Something that runs on the server: it can be watched, waited for and cancelled."""
+    """A job or a study: something that can be watched, waited for and cancelled."""
 
     @property
     def state(self) -> str:
-        """queued, running, succeeded, failed or cancelled."""
+        """State: queued, running, succeeded, failed or cancelled."""
         return str(self.record["state"])
 
     @property
     def ended(self) -> bool:
+        """Whether it has succeeded, failed or been cancelled."""
         return self.state in ENDED
 
     @abstractmethod
     def watch(self, timeout: float | None = None) -> Iterator[Any]: ...
 
     def wait(self, timeout: float | None = None) -> Self:
-        """Return once it has ended, in whatever state. TimeoutError after so many seconds; it goes on."""
+        """Wait until it has ended, in whatever state.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Longest time to wait, in seconds.
+
+        Returns
+        -------
+        Job or Study
+            The object itself.
+
+        Raises
+        ------
+        TimeoutError
+            If it has not ended in time. It continues on the server.
+        """
         if not self.ended:
             for _ in self.watch(timeout):
                 pass
         return self
 
     def cancel(self) -> Self:
-        """End it within a sweep; what was computed stays."""
+        """Ask the server to stop it, which takes at most one sweep. What was computed is kept.
+
+        Returns
+        -------
+        Job or Study
+            The object itself.
+        """
         self.record = self._connection.call("POST", f"{self._path}/cancel", repeatable=True).json()
         return self

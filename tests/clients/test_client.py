@@ -200,7 +200,7 @@ def test_a_name_may_hold_any_line_end(lab: Client) -> None:
 
 def test_waiting_has_an_end_and_the_job_goes_on(lab: Client) -> None:
     job = lab.submit(lab.upload(TENSOR), 3, **ENDLESS)
-    with pytest.raises(TimeoutError, match="goes on on the server"):
+    with pytest.raises(TimeoutError, match="continues on the server"):
         job.wait(timeout=1.0)
     with pytest.raises(NcpError, match="call wait"):
         job.result  # noqa: B018

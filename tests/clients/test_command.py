@@ -172,7 +172,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_return(ncp: Any, lab: Cli
     watching.send_signal(signal.SIGINT)
     said = watching.communicate()[1].decode()
     assert watching.returncode == 130
-    assert said == f"ncp: job {job} goes on on the server; ncp watch {job} joins again, ncp cancel {job} ends it\n"
+    assert said == f"ncp: job {job} continues on the server; ncp watch {job} shows it, ncp cancel {job} stops it\n"
     assert not lab.job(job).ended
     ncp("cancel", job)
 

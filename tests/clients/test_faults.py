@@ -114,8 +114,8 @@ def another_server(status: int, headers: dict[str, str]) -> Iterator[str]:
         (200, {}, "is not a sparse-ncp server"),
         (404, {}, "is not a sparse-ncp server"),
         (401, {"Content-Type": "application/json"}, "is not a sparse-ncp server"),
-        (301, {"Location": "https://lab.example/"}, "leads to https://lab.example/: use that address"),
-        (502, {}, "does not reach its server"),
+        (301, {"Location": "https://lab.example/"}, "redirects to https://lab.example/; use that address"),
+        (502, {}, "cannot reach the server"),
     ],
 )
 def test_whatever_else_answers_is_named(status: int, headers: dict[str, str], words: str) -> None:
@@ -240,7 +240,7 @@ def test_a_download_that_breaks_off_leaves_no_file(api_with_worker: Api, tmp_pat
     with cutting_proxy(api_with_worker.address) as proxy, Client(proxy.address, patience_seconds=1) as client:
         tensor = client.upload(planted(30, 20, 10))
         proxy.allowed = 9_000
-        with pytest.raises(ServerUnavailable, match="broke off"):
+        with pytest.raises(ServerUnavailable, match="was lost"):
             tensor.download(tmp_path / "back.npy")
         assert not list(tmp_path.glob("*back*"))
 
