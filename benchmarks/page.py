@@ -119,7 +119,9 @@ def bytes_of(visitor: Visitor, path: str) -> dict[str, float]:
     """What each answer took on the wire."""
     session, received = visitor.context.new_cdp_session(visitor.page), {}
     session.send("Network.enable")
-    session.on("Network.loadingFinished", lambda told: received.update({told["requestId"]: told["encodedDataLength"]}))
+    session.on(
+        "Network.loadingFinished", lambda event: received.update({event["requestId"]: event["encodedDataLength"]})
+    )
     visitor.page.goto(f"{visitor.address}/#{path}")
     usable_at(visitor.page)
     return dict(received)  # a copy: the loads that follow are counted too
@@ -207,8 +209,8 @@ def metrics_session(visitor: Visitor) -> CDPSession:
 
 
 def metrics(session: CDPSession) -> dict[str, float]:
-    told: dict[str, Any] = session.send("Performance.getMetrics")
-    return {one["name"]: one["value"] for one in told["metrics"]}
+    answer: dict[str, Any] = session.send("Performance.getMetrics")
+    return {one["name"]: one["value"] for one in answer["metrics"]}
 
 
 def heap(session: CDPSession) -> float:

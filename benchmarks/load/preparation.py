@@ -23,11 +23,11 @@ class First(NamedTuple):
 
     seconds: float
     computed: float
-    told_after: float
+    reported_after: float
     steps: tuple[str, ...]
 
 
-def measure(tell: Callable[[], object]) -> Iterator[Figure]:
+def measure(on_step: Callable[[], object]) -> Iterator[Figure]:
     """Each round a job on a tensor of which nothing is remembered, then another on the same."""
     with TemporaryDirectory(prefix="ncp-load-") as folder:
         path = Path(folder) / "tensor.npy"
@@ -44,13 +44,13 @@ def measure(tell: Callable[[], object]) -> Iterator[Figure]:
                     note.unlink()
                 for found in (firsts, seconds):
                     found.append(_first(lab, tensor_id))
-                    tell()
+                    on_step()
     size = np.prod(SHAPE) * 4 / 1e9
     yield _figure(f"{size:.0f} GB just uploaded: first progress", uploaded)
     slowest = max(firsts, key=lambda first: first.seconds - first.computed)
     yield _figure(f"nothing remembered of {size:.0f} GB: first progress, slowest of {ROUNDS}", slowest)
     yield Figure(
-        "the same: first told of its preparation", f"after {slowest.told_after:.1f} s, {', '.join(slowest.steps)}"
+        "the same: first told of its preparation", f"after {slowest.reported_after:.1f} s, {', '.join(slowest.steps)}"
     )
     again = max(seconds, key=lambda first: first.seconds - first.computed)
     yield _figure(f"a second job on it: first progress, slowest of {ROUNDS}", again)
@@ -72,13 +72,13 @@ def _upload(lab: httpx.Client, path: Path) -> str:
 def _first(lab: httpx.Client, tensor_id: str) -> First:
     started = time.perf_counter()
     job_id = submit(lab, tensor_id, rank=RANK, diagnose=False, stop={"max_iterations": 2})["id"]
-    told, steps = float("nan"), dict[str, None]()
+    reported, steps = float("nan"), dict[str, None]()
     for sent in events(lab, job_id):
         if sent.kind == "preparing":
-            told = told if steps else time.perf_counter() - started
+            reported = reported if steps else time.perf_counter() - started
             steps[sent.content["step"]] = None
         if sent.kind == "progress":
             break
-    first = First(time.perf_counter() - started, sent.content["seconds"], told, tuple(steps))
+    first = First(time.perf_counter() - started, sent.content["seconds"], reported, tuple(steps))
     finished(lab, job_id, 600)
     return first

@@ -41,12 +41,12 @@ def add_tensor(records: ExecutionRecords, configuration: Configuration, owner: s
         return TensorOperations(records, store).keep(upload, owner).id
 
 
-def measure_submits(tell: Callable[[], object]) -> Iterator[Figure]:
+def measure_submits(on_step: Callable[[], object]) -> Iterator[Figure]:
     with front() as running:
         tensor = add_tensor(ExecutionRecords.of(running.configuration), running.configuration, "local")
         floor = _bare_writes(running.configuration)
         taken = uvloop.run(_submit_all(running, tensor))
-        tell()
+        on_step()
     yield Figure(f"bare durable Redis writes from {CLIENTS} clients, p50 and p99", _p50_p99(floor))
     yield at_most(f"submit from {CLIENTS} clients, p50", milliseconds(taken, 50), SUBMIT_MILLISECONDS, "ms")
     yield Figure(f"submit from {CLIENTS} clients, p99", f"{milliseconds(taken, 99):.1f} ms")
@@ -98,17 +98,17 @@ async def _submitter(running: Front, tensor: str, taken: list[float], until: flo
     writer.close()
 
 
-def measure_queue(tell: Callable[[], object]) -> Iterator[Figure]:
+def measure_queue(on_step: Callable[[], object]) -> Iterator[Figure]:
     with front(lease_seconds=600) as running:
         records = ExecutionRecords.of(running.configuration)
         _fill(records, running.configuration)
-        tell()
+        on_step()
         lists = {query: _list_seconds(running, query) for query in LISTED}
         longest = _list_seconds(running, LONGEST)
-        tell()
+        on_step()
         with connect(running.configuration) as bare:
             seconds, floor, served = _claim_some(records, lambda: bare.set("bare", "written"))
-        tell()
+        on_step()
     count = LARGE + SMALL * (OWNERS - 1)
     subject = f"claim, {count:,} jobs of {OWNERS} owners queued"
     yield at_most(f"{subject}, p50", milliseconds(seconds, 50), CLAIM_MILLISECONDS, "ms")

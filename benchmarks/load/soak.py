@@ -37,12 +37,12 @@ class Sample:
     files: float
 
 
-def measure(tell: Callable[[], object], seconds: float) -> Iterator[Figure]:
-    """`tell` is called once a second."""
+def measure(on_step: Callable[[], object], seconds: float) -> Iterator[Figure]:
+    """`on_step` is called once a second."""
     with TemporaryDirectory(prefix="ncp-soak-") as folder:
         settings = {"stream_seconds": 5, "checkpoint_seconds": 0.5, "tidy_seconds": 5, "idempotency_hours": 0.002}
         with server(Path(folder), min_free_bytes=0, log_level="warning", **settings) as running:
-            rounds, samples = _use(running, seconds, tell)
+            rounds, samples = _use(running, seconds, on_step)
     yield Figure(f"rounds of upload, submit, watch, download, delete in {seconds:.0f} s", f"{rounds:,}")
     for name in samples[0].megabytes:
         yield _growth(f"memory of the {name}", [sample.megabytes[name] for sample in samples], FLAT_MEGABYTES, "MB")
@@ -59,7 +59,7 @@ def _growth(subject: str, values: list[float], limit: float, unit: str) -> Figur
     return at_most(f"{subject}: growth from {before:.0f}", after - before, limit, unit)
 
 
-def _use(running: Server, seconds: float, tell: Callable[[], object]) -> tuple[int, list[Sample]]:
+def _use(running: Server, seconds: float, on_step: Callable[[], object]) -> tuple[int, list[Sample]]:
     ended, rounds, failures = threading.Event(), [0] * CALLERS, list[BaseException]()
 
     def call(number: int) -> None:
@@ -79,7 +79,7 @@ def _use(running: Server, seconds: float, tell: Callable[[], object]) -> tuple[i
     while time.monotonic() < until and not failures:
         samples.append(_sample(running))
         time.sleep(1)
-        tell()
+        on_step()
     ended.set()
     for caller in callers:
         caller.join()

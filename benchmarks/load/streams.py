@@ -19,11 +19,11 @@ LATE_MILLISECONDS = 100.0
 FLAT_MEGABYTES = 8.0
 
 
-def measure(tell: Callable[[], object]) -> Iterator[Figure]:
+def measure(on_step: Callable[[], object]) -> Iterator[Figure]:
     with front(lease_seconds=600) as running:
         records = ExecutionRecords.of(running.configuration)
         claims = _running_jobs(records, running)
-        delays, megabytes, busy = _watched(running, records, claims, tell)
+        delays, megabytes, busy = _watched(running, records, claims, on_step)
     expected = CLIENTS * EVENTS_PER_SECOND * SECONDS
     yield Figure(f"events delivered to {CLIENTS:,} clients in {SECONDS} s", f"{len(delays):,}",
                  f"{expected:,}", len(delays) == expected)  # fmt: skip
@@ -49,23 +49,23 @@ def _running_jobs(records: ExecutionRecords, running: Front) -> list[Claim]:
 
 
 def _watched(
-    running: Front, records: ExecutionRecords, claims: Sequence[Claim], tell: Callable[[], object]
+    running: Front, records: ExecutionRecords, claims: Sequence[Claim], on_step: Callable[[], object]
 ) -> tuple[list[float], list[float], float]:
     ids = [claim.job_id for claim in claims]
-    told = [str(running.port), str(SECONDS + 3), str(CLIENTS), *ids]
-    command = [sys.executable, "-m", "benchmarks.load.watchers", *told]
+    arguments = [str(running.port), str(SECONDS + 3), str(CLIENTS), *ids]
+    command = [sys.executable, "-m", "benchmarks.load.watchers", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watchers:
         assert watchers.stdout is not None
         assert watchers.stdout.readline() == "connected\n"
         before = _computing_seconds(running)
-        megabytes = list(_publish(running, records, claims, tell))
+        megabytes = list(_publish(running, records, claims, on_step))
         busy = _computing_seconds(running) - before
         delays: list[float] = json.loads(watchers.stdout.read())
     return delays, megabytes, busy
 
 
 def _publish(
-    running: Front, records: ExecutionRecords, claims: Sequence[Claim], tell: Callable[[], object]
+    running: Front, records: ExecutionRecords, claims: Sequence[Claim], on_step: Callable[[], object]
 ) -> Iterator[float]:
     """Ten events a second to each job, the jobs spread over the tenth; gives the API's memory once a second."""
     time.sleep(1)
@@ -78,4 +78,4 @@ def _publish(
         records.claims.publish(claims[place], [row])
         if turn % (EVENTS_PER_SECOND * len(claims)) == 0:
             yield running.process.memory_info().rss / 1e6
-            tell()
+            on_step()

@@ -34,7 +34,7 @@ POLL_SECONDS = 0.1
 EVERY = 10
 
 
-def measure(tell: Callable[[], object]) -> Iterator[Figure]:
+def measure(on_step: Callable[[], object]) -> Iterator[Figure]:
     tensor = synthetic.planted(SHAPE, rank=RANK).tensor
     with (
         tempfile.TemporaryDirectory(prefix="ncp-load-") as folder,
@@ -47,13 +47,13 @@ def measure(tell: Callable[[], object]) -> Iterator[Figure]:
         before = _processor_seconds(running.process.pid)
         accepted, ended = _study(lab, {**GRID, "tensor_id": stored})
         computed = _processor_seconds(running.process.pid) - before
-        tell()
+        on_step()
         started = time.perf_counter()
         lab.get(f"/v1/studies/{ended['id']}/table").raise_for_status()
         table = time.perf_counter() - started
         jobs = lab.get("/v1/jobs", params={"study_id": ended["id"], "limit": 500}).raise_for_status().json()["items"]
     alone = [_seconds_alone(tensor, job["settings"]) for job in jobs[::EVERY]]
-    tell()
+    on_step()
     shape = "×".join(map(str, SHAPE))
     subject = f"{RUNS:,} fits of a {shape} tensor, {SWEEPS} sweeps each, as one study, {available_cores()} workers"
     yield at_most(subject, ended["took"], MOST_SECONDS, "s")

@@ -24,7 +24,7 @@ BUFFER = 1 << 20
 DD_BYTES = 256 << 10
 
 
-def measure(tell: Callable[[], object]) -> Iterator[Figure]:
+def measure(on_step: Callable[[], object]) -> Iterator[Figure]:
     """The contestants take turns, so that a slow moment of the disk hits all of them; medians."""
     rates: dict[str, list[float]] = {"copy": [], "upload": [], "bare": [], "download": []}
     with front() as running:
@@ -34,7 +34,7 @@ def measure(tell: Callable[[], object]) -> Iterator[Figure]:
         for _ in range(ROUNDS):
             for name, seconds in _round(running, path):
                 rates[name].append(size / seconds)
-            tell()
+            on_step()
     found = {name: median(values) for name, values in rates.items()}
     yield Figure(f"`dd conv=fsync`, {size:.0f} MB, median of {ROUNDS}", _rates(rates["copy"]))
     yield Figure("upload, every round", _rates(rates["upload"]))

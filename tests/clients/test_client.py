@@ -34,7 +34,7 @@ def test_one_line_decomposes_an_array(lab: Client) -> None:
     assert result.job["settings"]["preset"] == "recommended"
 
 
-def test_without_a_method_the_setting_we_stand_behind_is_asked_for(lab: Client) -> None:
+def test_without_a_method_the_recommended_settings_are_used(lab: Client) -> None:
     tensor = lab.upload(TENSOR)
     assert lab.submit(tensor, 2).record["settings"]["preset"] == "recommended"
     assert lab.submit(tensor, 2, method="hals").record["settings"]["preset"] is None
@@ -161,14 +161,14 @@ def test_what_is_not_a_tensor_of_numbers_is_not_sent(array: Any, words: str, lab
 # Jobs
 
 
-def test_watching_tells_every_iteration_once_and_leaves_the_ended_job(lab: Client) -> None:
+def test_watching_yields_every_iteration_once_and_leaves_the_ended_job(lab: Client) -> None:
     job = lab.submit(lab.upload(TENSOR), 3, method="hals", stop={"max_iterations": 40, "tolerance": 0.0})
     rows = list(job.watch())
     assert [row.iteration for row in rows] == list(range(1, 41))
     assert job.state == "succeeded"
     assert job.progress == rows[-1]
     late = lab.job(job.id)
-    assert next(late.watch()) == rows[0]  # whoever comes late sees the same
+    assert next(late.watch()) == rows[0]  # a late watcher sees the same
     assert late.state == "succeeded"
     assert list(late.watch()) == rows
     history = job.history()
@@ -177,7 +177,7 @@ def test_watching_tells_every_iteration_once_and_leaves_the_ended_job(lab: Clien
     assert job.history(after=30).iteration.tolist() == list(range(31, 41))
 
 
-def test_gaps_are_told_by_a_mask_and_new_samples_scored_on_a_fixed_model(lab: Client) -> None:
+def test_a_mask_marks_missing_entries_and_new_samples_scored_on_a_fixed_model(lab: Client) -> None:
     mask = np.ones((1, *TENSOR.shape[1:]), bool)
     mask[0, 0, 0] = False
     observed = lab.upload(mask)
@@ -248,7 +248,7 @@ def test_factors_are_the_servers_bits_and_come_in_every_format(lab: Client, tmp_
     assert not list(tmp_path.glob("*docx*"))
 
 
-def test_a_failed_job_is_told_in_the_servers_words(lab: Client, api_with_worker: Api) -> None:
+def test_a_failed_job_raises_the_message_of_the_server(lab: Client, api_with_worker: Api) -> None:
     tensor = lab.upload(planted(5, 4, 3, seed=13))
     data: Path = api_with_worker.app.state.configuration.data
     (stored,) = (path for path in (data / "tensors").rglob(f"{tensor.record['sha256']}*") if path.is_file())
@@ -283,7 +283,7 @@ def test_jobs_and_tensors_are_renamed_and_found_by_name(lab: Client) -> None:
     job.wait()
 
 
-def test_methods_and_usage_are_told(lab: Client) -> None:
+def test_methods_and_usage_are_returned(lab: Client) -> None:
     assert {"hals", "anls-bpp"} <= {method["name"] for method in lab.methods()}
     assert lab.usage()["owner"] == "local"
 

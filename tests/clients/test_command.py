@@ -107,9 +107,9 @@ def test_a_tensor_comes_from_standard_input(ncp: Any, monkeypatch: pytest.Monkey
 
 
 def test_every_field_of_a_job_is_an_option(ncp: Any) -> None:
-    told = ncp("submit", "--help")
+    shown = ncp("submit", "--help")
     for field in {*get_type_hints(JobFields), *get_type_hints(StopFields)} - {"stop"}:
-        assert f"--{field.replace('_', '-')} " in told
+        assert f"--{field.replace('_', '-')} " in shown
 
 
 @pytest.mark.parametrize("name", [name for name in CLIENT_COMMANDS if name != "demo"])
@@ -135,7 +135,7 @@ def test_an_id_may_look_like_a_number(text: str, expected: object, ncp: Any, mon
 # What goes wrong
 
 
-def test_exit_codes_tell_what_went_wrong(ncp: Any, lab: Client) -> None:
+def test_exit_codes_distinguish_failures(ncp: Any, lab: Client) -> None:
     assert "rank" in ncp("submit", "x.npy", "--rank", 0, code=2).errors
     assert "beta: " in ncp("submit", "x.npy", "--rank", 1, "--beta", "lots", code=2).errors
     assert "absent.npy: No such file" in ncp("submit", "absent.npy", "--rank", 1, code=2).errors
@@ -240,7 +240,7 @@ def test_login_tries_and_stores_address_and_key_for_this_account_alone(
     assert "run ncp login again" in ncp("jobs", code=2).errors
 
 
-def test_login_asks_for_what_it_is_not_told_and_shows_no_key(api_with_worker: Api, tmp_path: Path) -> None:
+def test_login_prompts_for_missing_options_and_hides_the_key(api_with_worker: Api, tmp_path: Path) -> None:
     shown, terminal = pty.openpty()
     asking = subprocess.Popen([*NCP, "login"], cwd=ROOT, stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True)  # fmt: skip # noqa: E501
     os.close(terminal)
@@ -320,10 +320,10 @@ def test_the_demo_runs_alone_and_leaves_factors_a_picture_and_nothing_else(tmp_p
 def test_the_servers_commands_join_ours(ncp: Any) -> None:
     group: Any = typer.main.get_command(sparse_ncp.app.cli.main.app)
     assert plugin_commands().keys() == group.commands.keys()
-    told = ncp("--help")
+    shown = ncp("--help")
     for name in (*CLIENT_COMMANDS, *group.commands):
-        assert f"\n  {name} " in told
-    assert "..." not in told.partition("Commands:")[2]
+        assert f"\n  {name} " in shown
+    assert "..." not in shown.partition("Commands:")[2]
     assert "NCP_PORT" in ncp("serve", "--help")
     assert "port: " in ncp("serve", "--port", "many", code=2).errors
 

@@ -66,9 +66,9 @@ def test_the_tables_name_what_is_there() -> None:
     owners = {"client": Client, "job": Job, "study": Study}
     for owner, name in re.findall(r"`(client|job|study)\.(\w+)", GUIDE):
         assert hasattr(owners[owner], name) or name == "record", f"{owner}.{name}"
-    told = re.search(r"^\| `job.result` \| (.*) \|$", GUIDE, re.MULTILINE)
-    assert told is not None
-    for name in re.findall(r"`(\w+)(?:\(\))?`", told[1]):
+    row = re.search(r"^\| `job.result` \| (.*) \|$", GUIDE, re.MULTILINE)
+    assert row is not None
+    for name in re.findall(r"`(\w+)(?:\(\))?`", row[1]):
         assert hasattr(Result, name) or name in {"factors", "numbers"}, name
     for name in re.findall(
         r"`(NcpError|Refused|NotFound|Unauthorized|RateLimited|ServerUnavailable|JobFailed)`", GUIDE

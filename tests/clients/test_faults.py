@@ -127,7 +127,7 @@ def test_whatever_else_answers_is_named(status: int, headers: dict[str, str], wo
 # Keys and limits
 
 
-def test_a_wrong_or_missing_key_is_told_with_the_way_to_one(locked: tuple[Api, ApiKeys]) -> None:
+def test_a_wrong_or_missing_key_is_an_error_with_a_remedy(locked: tuple[Api, ApiKeys]) -> None:
     for key in (None, "ncp_wrong"):
         with Client(locked[0].address, key) as client, pytest.raises(Unauthorized, match="ncp keys create") as error:
             client.upload(TENSOR)
@@ -168,7 +168,7 @@ def test_a_caller_that_is_too_fast_waits_and_goes_on(locked: tuple[Api, ApiKeys]
     assert pickle.loads(pickle.dumps(error.value)).retry_after == 1
 
 
-def test_too_many_jobs_are_told_at_once(locked: tuple[Api, ApiKeys]) -> None:
+def test_too_many_jobs_are_refused_at_once(locked: tuple[Api, ApiKeys]) -> None:
     (address, *_), keys = locked
     with Client(address, keys.create("busy", limits=Limits(live_jobs=1))) as client:
         tensor = client.upload(TENSOR)

@@ -82,18 +82,18 @@ def test_trial_starts_do_not_count_against_the_iterations() -> None:
     assert found.seconds_to_limit() == pytest.approx(5.0)
 
 
-def test_a_line_tells_iteration_objective_error_rate_and_what_is_left() -> None:
+def test_a_line_has_iteration_objective_error_rate_and_remaining_time() -> None:
     made = rows(lambda n: 0.1 + 0.1 * 0.9**n, 50)
-    told = format_iteration(made[-1], estimate(made))
-    assert told.startswith("iteration 50, 10/s, objective 0.0101")
-    assert len(told) < 70
-    assert "error 0.100515, ≈ " in told
+    line = format_iteration(made[-1], estimate(made))
+    assert line.startswith("iteration 50, 10/s, objective 0.0101")
+    assert len(line) < 70
+    assert "error 0.100515, ≈ " in line
     assert format_iteration(rows(lambda n: 0.5, 1, "start", 3)[0], estimate([])).startswith(
         "iteration 1 (start 3), 10/s"
     )
 
 
-def test_times_are_told_in_words() -> None:
+def test_durations_are_formatted_in_words() -> None:
     assert [format_duration(seconds) for seconds in (0.4, 59, 90, 3600, 7290)] == [
         "0 s",
         "59 s",
@@ -103,13 +103,13 @@ def test_times_are_told_in_words() -> None:
     ]
 
 
-def test_a_preparation_is_told_in_one_line() -> None:
+def test_a_preparation_is_formatted_as_one_line() -> None:
     assert format_preparation(Preparation("check", 0.456)) == "preparing: checking the stored tensor, 46%"
     assert format_preparation(Preparation("sweep", 0.0)) == "preparing: first sweep"
     assert format_preparation(Preparation("a later one", 0.5)) == "preparing: a later one, 50%"
 
 
-def test_a_watcher_hears_of_the_preparation_and_gets_every_iteration_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watcher_gets_the_preparation_and_every_iteration_once(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = {"iteration": 1, "objective": 1.0, "relative_error": 0.5, "fit": 0.5, "seconds": 0.1}
     record = {"id": "x", "state": "queued", "progress": None}
     stream = [

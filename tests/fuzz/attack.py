@@ -49,7 +49,7 @@ def case(seed: int, number: int) -> Sent:
     return sent(content(choice), choice)
 
 
-def attack(running: Server, seed: int, numbers: range, tell: Callable[[], object] = lambda: None) -> Verdict:
+def attack(running: Server, seed: int, numbers: range, on_step: Callable[[], object] = lambda: None) -> Verdict:
     verdict = Verdict()
     api = part(running, "api")
     with Wire(running.address) as wire:
@@ -57,12 +57,12 @@ def attack(running: Server, seed: int, numbers: range, tell: Callable[[], object
             attempt = case(seed, number)
             status, answer = wire.send(attempt)
             verdict.statuses[str(status or "cut off")] += 1
-            verdict.complaints += [f"case {number}: {told}" for told in _judged(attempt, status, answer)]
+            verdict.complaints += [f"case {number}: {complaint}" for complaint in _judged(attempt, status, answer)]
             if status == 201:
                 wire.delete(f"/v1/tensors/{answer['id']}")
             if number % LOOK_EVERY == 0:
                 verdict.memory.append(api.memory_info().rss)
-            tell()
+            on_step()
     verdict.memory.append(api.memory_info().rss)
     verdict.complaints += _left(running, api)
     if verdict.growth_bytes > FLAT_BYTES:

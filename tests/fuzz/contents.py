@@ -56,7 +56,7 @@ class _Parts:
 
     def __init__(self, version: tuple[int, int], text: str, body: bytes) -> None:
         self.version, self.text, self.body = version, text, body
-        self.told_length: int | None = None
+        self.declared_length: int | None = None
 
     @classmethod
     def of(cls, array: NDArray[Any], choice: Random) -> "_Parts":
@@ -69,9 +69,9 @@ class _Parts:
         encoded = self.text.encode("utf-8" if self.version[0] == 3 else "latin-1", "replace")
         width = 2 if self.version[0] == 1 else 4
         padded = encoded + b" " * (-(8 + width + len(encoded) + 1) % 64) + b"\n"
-        length = len(padded) if self.told_length is None else self.told_length
-        told = (length % (1 << 8 * width)).to_bytes(width, "little")
-        return b"\x93NUMPY" + bytes(self.version) + told + padded + self.body
+        length = len(padded) if self.declared_length is None else self.declared_length
+        declared = (length % (1 << 8 * width)).to_bytes(width, "little")
+        return b"\x93NUMPY" + bytes(self.version) + declared + padded + self.body
 
 
 def _array(choice: Random) -> NDArray[Any]:
@@ -107,7 +107,7 @@ def _other_version(parts: _Parts, choice: Random) -> None:
 
 
 def _other_length(parts: _Parts, choice: Random) -> None:
-    parts.told_length = choice.choice((0, 1, 10, 63, 64, 65, 117, 1000, 65535, 65536, 65537, 2**31, 2**32 - 1))
+    parts.declared_length = choice.choice((0, 1, 10, 63, 64, 65, 117, 1000, 65535, 65536, 65537, 2**31, 2**32 - 1))
 
 
 def _other_entry(parts: _Parts, choice: Random) -> None:

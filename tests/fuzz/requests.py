@@ -56,19 +56,19 @@ def _chunked(content: bytes, choice: Random) -> Sent:
 
 
 def _bad_chunks(content: bytes, choice: Random) -> Sent:
-    told = choice.choice((b"zz", b"-5", b"ffffffffffffffffff", b"", b"5;x=1"))
-    wire = _head("Transfer-Encoding: chunked", choice=choice) + told + b"\r\n" + content + b"\r\n0\r\n\r\n"
+    declared = choice.choice((b"zz", b"-5", b"ffffffffffffffffff", b"", b"5;x=1"))
+    wire = _head("Transfer-Encoding: chunked", choice=choice) + declared + b"\r\n" + content + b"\r\n0\r\n\r\n"
     return Sent(wire, None, True)
 
 
 def _digest(content: bytes, choice: Random) -> Sent:
     right = base64.b64encode(hashlib.sha256(content).digest()).decode()
     wrong = base64.b64encode(bytes(32)).decode()
-    told = choice.choice(
+    declared = choice.choice(
         (f"sha-256=:{right}:", f"sha-256=:{wrong}:", "sha-256=:%%:", "sha-256=", "md5=:AA==:", f"sha-256=:{right}")
     )
-    fits = told in (f"sha-256=:{right}:", "md5=:AA==:")
-    wire = _head(f"Content-Length: {len(content)}", f"Repr-Digest: {told}", choice=choice) + content
+    fits = declared in (f"sha-256=:{right}:", "md5=:AA==:")
+    wire = _head(f"Content-Length: {len(content)}", f"Repr-Digest: {declared}", choice=choice) + content
     return Sent(wire, content if fits else None, False)
 
 
@@ -94,13 +94,13 @@ def _encoded(content: bytes, choice: Random) -> Sent:
 
 def _short(content: bytes, choice: Random) -> Sent:
     """Less than was promised, then nothing more."""
-    told = len(content) + choice.choice((1, 100, 10**6, 10**12, 10**19))
-    return Sent(_head(f"Content-Length: {told}", choice=choice) + content, None, True)
+    declared = len(content) + choice.choice((1, 100, 10**6, 10**12, 10**19))
+    return Sent(_head(f"Content-Length: {declared}", choice=choice) + content, None, True)
 
 
 def _bad_length(content: bytes, choice: Random) -> Sent:
-    told = choice.choice(("-1", "abc", "", "1e3", "0x10", "5, 5", "9" * 40))
-    return Sent(_head(f"Content-Length: {told}", choice=choice) + content, None, True)
+    declared = choice.choice(("-1", "abc", "", "1e3", "0x10", "5, 5", "9" * 40))
+    return Sent(_head(f"Content-Length: {declared}", choice=choice) + content, None, True)
 
 
 def _form(content: bytes, choice: Random) -> Sent:
