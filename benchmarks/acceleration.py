@@ -1,4 +1,4 @@
-"""How much sooner a compressed tensor brings a run to the same objective: beta = 0.5, from several seeds.
+"""Time that compression saves on the way to the same objective, at beta = 0.5 and over several seeds.
 
     python -m benchmarks.acceleration [W3 W4 E3 E4] [--seeds 5] [--seconds 30]
 
@@ -32,7 +32,7 @@ CONTESTANTS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Gain:
-    """The exact run's seconds over the accelerated one's, and the accelerated objective over the exact one's."""
+    """Return the ratio of the exact run's seconds to the accelerated one's, and the ratio of their objectives."""
 
     sooner: float
     objective: float
@@ -52,7 +52,7 @@ def gain(X: Float64, fields: Mapping[str, Any], seconds: float) -> Gain:
 
 
 def measure(case: Case, seeds: int, seconds: float) -> dict[str, Gain]:
-    """Medians over the seeds."""
+    """Return the medians over the seeds."""
     X = case.make()
     medians = {}
     for name, fields in CONTESTANTS[case.name].items():

@@ -1,4 +1,4 @@
-"""Seconds to 1 % of the best relative error (β = 0), beside another version of the solvers, interleaved.
+"""Seconds to 1 % of the best relative error (β = 0), compared with another version of the solvers.
 
     python -m benchmarks.before [W3 W4 E3 E4] --python OTHER/.venv/bin/python [--sparse]
 
@@ -79,7 +79,7 @@ Run: TypeAlias = dict[str, tuple[Sequence[float], Sequence[float]]]
 
 
 def run(script: str, python: Path, *asked: object) -> Any:
-    """What the script prints, in a process of its own."""
+    """Run the script in a process of its own and return its output."""
     folder = HERE if python == Path(sys.executable) else python.parents[2]
     command = [str(python), "-W", "ignore", "-c", script, json.dumps(asked)]
     answer = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, text=True)
@@ -87,18 +87,18 @@ def run(script: str, python: Path, *asked: object) -> Any:
 
 
 def seconds_to(run: Run, name: str, target: float) -> float:
-    """When the contestant came that near; infinite if it did not."""
+    """Return when a run came that close to the best value; infinity if it never did."""
     errors, seconds = run[name]
     return next((at for error, at in zip(errors, seconds, strict=True) if error <= target), math.inf)
 
 
 def best(runs: Sequence[Run], target: float) -> tuple[float, str]:
-    """The lowest median over the seeds, and whose it is."""
+    """Return the lowest median over the seeds, and its method."""
     return min((statistics.median(seconds_to(run, name, target) for run in runs), name) for name in runs[0])
 
 
 def in_turn(name: str, other: Path, seeds: int, script: str, what: object, limit: float) -> tuple[list[Any], list[Any]]:
-    """What the script finds for every seed, by the other version and by this one."""
+    """Run the script for every seed with the other version and with this one."""
     case, before, now = BY_NAME[name], list[Any](), list[Any]()
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "tensor.npy")
@@ -110,7 +110,7 @@ def in_turn(name: str, other: Path, seeds: int, script: str, what: object, limit
 
 
 def compare(name: str, other: Path, seeds: int, limit: float) -> list[list[str]]:
-    """A row of the table: the other version and this one."""
+    """Return a table row with the other version and this one."""
     runs: tuple[list[Run], list[Run]] = in_turn(name, other, seeds, SCRIPT, CONTESTANTS, limit)
     lowest = min(min(errors) for found in runs for run in found for errors, _ in run.values())
     before, now = (best(found, NEAR * lowest) for found in runs)
@@ -119,7 +119,7 @@ def compare(name: str, other: Path, seeds: int, limit: float) -> list[list[str]]
 
 
 def compare_sparse(name: str, other: Path, seeds: int, limit: float) -> list[list[str]]:
-    """Rows of the recommended setting: medians, and of any seed the highest objective against the other version's."""
+    """Return the rows of the recommended settings: medians, and the worst ratio of objectives over the seeds."""
     runs = in_turn(name, other, seeds, SPARSE_SCRIPT, SPARSE_CONTESTANTS, limit)
     rows = []
     for contestant in SPARSE_CONTESTANTS:

@@ -1,4 +1,4 @@
-"""How often `choose` counts planted components rightly, and whether it knows when it does not.
+"""How often `choose` finds the planted number of components, and whether its confidence is justified.
 
     python -m benchmarks.choose [--count 120] [--first 3000] [--done choose.jsonl …] [--output benchmarks/choose.md]
 
@@ -37,7 +37,7 @@ SEED = 20_000  # far from every seed of the tests
 
 @dataclass(frozen=True)
 class Outcome:
-    """One tensor: what was planted, what was said."""
+    """One tensor: how it was planted, and the advice for it."""
 
     number: int
     noise: str
@@ -61,18 +61,18 @@ def clipped(exact: Float64, level: float, random: np.random.Generator) -> Float6
 
 
 def gaussian(exact: Float64, level: float, random: np.random.Generator) -> Float64:
-    """On an offset, a flat component, far enough from zero that nothing is clipped."""
+    """Add Gaussian noise and an offset, a flat component that keeps all entries away from zero."""
     return np.maximum(0.0, exact + 6 * level + level * random.standard_normal(exact.shape))
 
 
 def counts(exact: Float64, level: float, random: np.random.Generator) -> Float64:
-    """As many counts as make noise of this level."""
+    """Draw as many counts as give noise of this level."""
     unit = level**2 * exact.size / float(exact.sum())
     return np.asarray(unit * random.poisson(exact / unit), np.float64)
 
 
 def correlated(exact: Float64, level: float, random: np.random.Generator) -> Float64:
-    """Autoregressive along the first mode, 0.5 from one index to the next."""
+    """Add noise that is autoregressive along the first mode, with coefficient 0.5."""
     noise = random.standard_normal(exact.shape)
     for place in range(1, len(noise)):
         noise[place] = 0.5 * noise[place - 1] + np.sqrt(0.75) * noise[place]
@@ -80,12 +80,12 @@ def correlated(exact: Float64, level: float, random: np.random.Generator) -> Flo
 
 
 def heavy_tailed(exact: Float64, level: float, random: np.random.Generator) -> Float64:
-    """Student's t with three degrees of freedom."""
+    """Add noise with Student's t distribution of three degrees of freedom."""
     return np.asarray(np.maximum(0.0, exact + level / np.sqrt(3) * random.standard_t(3, exact.shape)))
 
 
 def multiplicative(exact: Float64, level: float, random: np.random.Generator) -> Float64:
-    """Log-normal, of the same norm."""
+    """Multiply by log-normal noise of the same norm."""
     return np.asarray(exact * np.exp(np.log1p(level) * random.standard_normal(exact.shape)))
 
 
@@ -101,7 +101,7 @@ MATCHED = ("clipped", "gaussian", "counts")
 
 
 def columns(length: int, rank: int, random: np.random.Generator) -> Float64:
-    """Decays, resonances, steps or sparse loadings: one kind for all columns of a mode."""
+    """Return decays, resonances, steps or sparse loadings: one kind for all columns of a mode."""
     place = np.arange(length)[:, None] / length
     kind = random.integers(4)
     if kind == 0:
@@ -115,7 +115,7 @@ def columns(length: int, rank: int, random: np.random.Generator) -> Float64:
 
 
 def apart(shape: Sequence[int], rank: int, random: np.random.Generator) -> list[Float64]:
-    """Factors with unit columns, no two components so alike that they are one in all but name."""
+    """Return factors with unit columns and no two components that are nearly equal."""
     while True:
         drawn = [columns(length, rank, random) for length in shape]
         factors = [np.asarray(A / np.linalg.norm(A, axis=0)) for A in drawn]
@@ -125,7 +125,7 @@ def apart(shape: Sequence[int], rank: int, random: np.random.Generator) -> list[
 
 
 def planted(number: int) -> tuple[Float64, list[Float64], str, int]:
-    """The tensor of a number, in some unit; its factors, its noise, and the ratio of signal to noise."""
+    """Return the tensor with this number, its factors, its noise and its signal-to-noise ratio."""
     random = np.random.default_rng(SEED + number)
     noise = tuple(NOISES)[number % len(NOISES)]
     ratio_db, span = (int(random.choice(values)) for values in (RATIOS_DB, SPANS))
@@ -139,7 +139,7 @@ def planted(number: int) -> tuple[Float64, list[Float64], str, int]:
 
 
 def is_right(found: Sequence[Float64], true: Sequence[Float64]) -> bool:
-    """As many components as were planted, and the same; flat ones do not count."""
+    """Return whether the planted components were found, in number and shape; flat ones do not count."""
     ours, theirs = _structured(found), _structured(true)
     if ours[0].shape[1] != theirs[0].shape[1]:
         return False
@@ -147,7 +147,7 @@ def is_right(found: Sequence[Float64], true: Sequence[Float64]) -> bool:
 
 
 def is_possible(tensor: Float64, true: Sequence[Float64]) -> bool:
-    """Whether a fit that starts at the truth, with or without a flat component besides, ends there."""
+    """Return whether a fit that starts at the true factors stays there, with or without a flat component."""
     scaled = tensor / float(np.sqrt(np.square(tensor).mean()))
     weights = metrics.weights(true) ** (1 / len(true))
     balanced = [A / np.linalg.norm(A, axis=0) * weights for A in true]
@@ -161,14 +161,14 @@ def _fitted(tensor: Float64, start: Sequence[Float64]) -> Sequence[Float64]:
 
 
 def _structured(factors: Sequence[Float64]) -> list[Float64]:
-    """Without the components that are the same everywhere."""
+    """Remove the components that are constant along every mode."""
     cosines = np.prod([A.sum(axis=0) / np.sqrt(len(A)) for A in factors], axis=0)
     kept = cosines < FLAT * metrics.weights(factors)
     return [np.asarray(A[:, kept]) for A in factors]
 
 
 def counted(tensor: Float64) -> Choice:
-    """What `choose` says, without its search for a sparsity, which has no part in the count."""
+    """Run `choose` without its search for a sparsity, which does not affect the count."""
     for state in choose(tensor, ChoiceSettings(rank=16), threads=1):
         if state.stage == "sparsity":
             *_, last = choose(tensor, resume=replace(state, stage="validate"), threads=1)

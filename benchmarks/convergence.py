@@ -1,4 +1,4 @@
-"""Seconds to come near the best: of the relative error without a penalty, of the objective with one."""
+"""Seconds to come close to the best value: of the relative error without a penalty, of the objective with one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ SPARSE: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Approach:
-    """When a run came near the best value, if it did; where it ended, and with how many components."""
+    """When a run came close to the best value, if it did, and its final value and number of components."""
 
     seconds: float | None
     above: float
@@ -59,7 +59,7 @@ def _run(case: Case, contestants: Mapping[str, Mapping[str, Any]], limit: float,
 
 
 def _approaches(results: Mapping[str, Result], values: Mapping[str, Sequence[float]]) -> dict[str, Approach]:
-    """Of an accelerated run only the exact values count."""
+    """Find when each run came close to the best value; of an accelerated run only the exact values count."""
     best = min(series[-1] for series in values.values())
     approaches = {}
     for name, result in results.items():

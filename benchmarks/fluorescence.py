@@ -1,4 +1,4 @@
-"""What `choose` suggests for a fluorescence tensor of known mixtures, and how its factors follow the concentrations.
+"""Advice of `choose` for a fluorescence tensor of known mixtures, and how well the factors match the concentrations.
 
     python -m benchmarks.fluorescence TENSOR.npy CONCENTRATIONS.npy [--rank 10]
 
@@ -18,7 +18,7 @@ from sparse_ncp.solvers.tensor.products import Float64
 
 
 def correlations(factor: Float64, concentrations: Float64) -> Float64:
-    """Of every substance with the component that is matched to it."""
+    """Return the correlation of each substance with the component that is matched to it."""
     substances = concentrations.shape[1]
     between = np.corrcoef(factor.T, concentrations.T)[:-substances, -substances:]
     components, matched = linear_sum_assignment(between, maximize=True)

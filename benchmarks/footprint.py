@@ -1,4 +1,4 @@
-"""Memory that a run takes beyond the tensor."""
+"""Memory that a run takes in addition to the tensor."""
 
 import tracemalloc
 
@@ -7,7 +7,7 @@ from sparse_ncp.solvers import Settings, solve
 
 
 def extra_megabytes(case: Case) -> dict[str, float]:
-    """The peak of what numpy allocates in a few sweeps, exact and with a compressed tensor."""
+    """Return the peak of numpy's allocations during a few sweeps, exact and with a compressed tensor."""
     X = case.make()
     peaks = {}
     for name, accelerate in (("exact sweeps", "none"), ("compressed first", "compress")):

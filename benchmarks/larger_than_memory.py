@@ -1,4 +1,4 @@
-"""A file of four times the memory: how often each pass reads it, and at what share of the speed of `dd`.
+"""Decompose a file four times as large as memory: reads per pass, and speed relative to `dd`.
 
     python -m benchmarks.larger_than_memory [folder] [--gigabytes 2] [--sweeps 3] [--shapes even ...] [--orders C F]
                                             [--types float32 float64] [--starts]
@@ -53,7 +53,7 @@ GROUPS = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup",
 
 @contextmanager
 def limited(limit: int) -> Iterator[Path | None]:
-    """A control group with this limit of memory; None where there can be none."""
+    """Create a control group with this memory limit; None where that is not possible."""
     for root, name in GROUPS:
         group = Path(root, f"ncp-benchmark-{os.getpid()}")
         if not Path(root, "cgroup.procs").exists():
@@ -74,7 +74,7 @@ def limited(limit: int) -> Iterator[Path | None]:
 
 
 class Pass(NamedTuple):
-    """Seconds, and how often the tensor was read: as asked for by calls that read, and as the disk was asked."""
+    """Seconds of a pass, and how often it read the tensor: by read calls, and from the disk."""
 
     name: str
     seconds: float
@@ -83,7 +83,7 @@ class Pass(NamedTuple):
 
 
 def measure(path: Path, group: Path | None, count: int, starts: bool, answer: Any) -> None:
-    """In a process of its own, which may be killed: `dd`, and the passes that a job makes."""
+    """Run `dd` and the passes of a job in a process of its own, which may be killed."""
     if group is not None:
         (group / "cgroup.procs").write_text(str(os.getpid()))
     else:
@@ -93,7 +93,7 @@ def measure(path: Path, group: Path | None, count: int, starts: bool, answer: An
 
 
 def _passes(path: Path, count: int, starts: bool) -> Iterator[Pass]:
-    """The sweeps after the first, as one: their average."""
+    """Average the sweeps after the first."""
     tensor: NDArray[Any] = np.load(path, mmap_mode="r")
 
     def timed(name: str, work: Callable[[], object], times: int = 1) -> Pass:
@@ -128,14 +128,14 @@ def _passes(path: Path, count: int, starts: bool) -> Iterator[Pass]:
 
 
 def _read_bytes() -> tuple[int, int]:
-    """What this process has asked to be read from files, and what was read from the disk for it, maps included."""
+    """Return the bytes that this process has read by calls, and those read from the disk for it, maps included."""
     lines = Path("/proc/self/io").read_text().splitlines()
     found = dict(line.split(": ") for line in lines)
     return int(found["rchar"]), int(found["read_bytes"])
 
 
 def _file(folder: Path, shape: tuple[int, ...], order: str, dtype: np.dtype[Any], size: int) -> Path:
-    """Random numbers of about this size, written in parts."""
+    """Write a file of random numbers of about this size, in parts."""
     known = int(np.prod([length for length in shape if length > 0]))
     lengths = tuple(size // dtype.itemsize // known if length < 0 else length for length in shape)
     path = folder / "tensor.npy"
@@ -147,7 +147,7 @@ def _file(folder: Path, shape: tuple[int, ...], order: str, dtype: np.dtype[Any]
 
 
 def _write_numbers(path: Path, lengths: tuple[int, ...], dtype: np.dtype[Any], fortran: bool) -> None:
-    """On return nothing maps the file any more: what is mapped stays in memory."""
+    """Write random numbers to a `.npy` file, and leave nothing mapped: mapped pages stay in memory."""
     array = np.lib.format.open_memmap(path, "w+", dtype, lengths, fortran)
     flat = (array.T if fortran else array).reshape(-1)
     random = np.random.default_rng(0)
@@ -158,7 +158,7 @@ def _write_numbers(path: Path, lengths: tuple[int, ...], dtype: np.dtype[Any], f
 
 
 def _measured(case: tuple[str, str, str], asked: argparse.Namespace) -> tuple[list[Pass], bool]:
-    """The passes over a file of this shape, order and type, and whether its memory could be limited."""
+    """Measure the passes over a file of this shape, order and type, and return whether memory was limited."""
     name, order, dtype = case
     size, context = int(asked.gigabytes * 2**30), multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(dir=asked.folder) as folder, limited(size // SHARE) as group:

@@ -1,4 +1,4 @@
-"""What missing entries cost: a sweep with gaps against one without, and sweeps to convergence.
+"""The cost of missing entries: time of a sweep, and sweeps to convergence.
 
     python -m benchmarks.missing [--rounds 20] [--seeds 3] [--output benchmarks/missing.md]
 
@@ -27,7 +27,7 @@ Pattern = Callable[[tuple[int, ...], np.random.Generator], Booleans]
 
 
 def band(share: float) -> Pattern:
-    """A diagonal band of the last two modes, the same in all of the first: scatter in fluorescence."""
+    """Return a diagonal band of the last two modes, equal along the first, like scatter in fluorescence."""
 
     def missing(shape: tuple[int, ...], random: np.random.Generator) -> Booleans:
         _, rows, columns = shape
@@ -71,7 +71,7 @@ def with_gaps(X: Float64, pattern: Pattern | None) -> Array:
 
 
 def milliseconds(rank: int, rounds: int) -> dict[str, float]:
-    """Of the fastest sweep with every pattern."""
+    """Return the time of the fastest sweep with each pattern."""
     X = synthetic.planted(SHAPE, rank, snr_db=30).tensor
     endless = Settings(rank=rank, **METHOD, stop={"max_iterations": rounds + 2, "tolerance": 0.0})
     runs = {name: sweeps(with_gaps(X, pattern), endless, threads=1) for name, pattern in PATTERNS.items()}
@@ -86,7 +86,7 @@ def milliseconds(rank: int, rounds: int) -> dict[str, float]:
 
 
 def sweeps_to_convergence(seeds: int) -> dict[str, int]:
-    """Summed over the seeds."""
+    """Return the sweeps to convergence, summed over the seeds."""
     X = synthetic.planted(SMALLER, SMALLER_RANK, snr_db=30).tensor
     counts = {}
     for name, pattern in tqdm(PATTERNS.items(), desc="to convergence"):

@@ -1,4 +1,4 @@
-"""Sweeps and thin products of one thread in processor time, beside BLAS: figures that hardly feel what else runs.
+"""Processor time of sweeps and of skinny products on one thread, compared with BLAS.
 
     python -m benchmarks.one_thread [W3 W4 E3 E4] [--rounds 8]
 
@@ -36,7 +36,7 @@ WARM_UP = 2
 
 
 def medians(contestants: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Median seconds of this thread, per contestant."""
+    """Return the median seconds of this thread, per contestant."""
     taken: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):
         for name, work in contestants.items():
@@ -47,7 +47,7 @@ def medians(contestants: dict[str, Callable[[], object]], rounds: int) -> dict[s
 
 
 def sweep_ratios(case: Case, rounds: int) -> dict[str, float]:
-    """Sweeps with several settings, as multiples of the two products of the same thread."""
+    """Return sweeps with several settings, as multiples of the two products of the same thread."""
     X, random = case.make(), np.random.default_rng(0)
     cut = min(range(1, X.ndim), key=lambda cut: math.prod(X.shape[:cut]) + math.prod(X.shape[cut:]))
     matrix = X.reshape(math.prod(X.shape[:cut]), -1)
@@ -68,7 +68,7 @@ def _advance(states: Iterator[State]) -> State:
 
 
 def product_rates(matrix: Float64, rank: int, rounds: int) -> dict[str, float]:
-    """GFLOP/s along and across, by BLAS and by the kernel."""
+    """Return GFLOP/s along and across, by BLAS and by our kernel."""
     rows, columns = matrix.shape
     random = np.random.default_rng(0)
     A, K = random.random((rows, rank)), random.random((columns, rank))

@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def submit(server: Front, count: int) -> str:
-    """Queue jobs on one small tensor; gives the first one's id."""
+    """Queue jobs on one small tensor, and return the id of the first."""
     with httpx.Client(base_url=f"{server.address}/v1", timeout=60, trust_env=False) as client:
         tensor = client.post("/tensors", content=npy(np.ones((4, 3)))).raise_for_status().json()["id"]
         jobs = [
@@ -116,7 +116,7 @@ def first_load(browser: Browser, server: Front) -> Iterator[Figure]:
 
 
 def bytes_of(visitor: Visitor, path: str) -> dict[str, float]:
-    """What each answer took on the wire."""
+    """Record the encoded size of each response."""
     session, received = visitor.context.new_cdp_session(visitor.page), {}
     session.send("Network.enable")
     session.on(
@@ -140,7 +140,7 @@ def claim_new_job(server: Front) -> tuple[str, ExecutionRecords, Claim]:
 
 
 def rows(begin: int, end: int) -> list[Progress]:
-    """A curve that falls as runs do."""
+    """Return an objective that falls as in a real run."""
     return [
         Progress(
             iteration=number,
@@ -214,14 +214,14 @@ def metrics(session: CDPSession) -> dict[str, float]:
 
 
 def heap(session: CDPSession) -> float:
-    """Megabytes, after everything that can go has gone; typed arrays are counted besides."""
+    """Return the megabytes in use after garbage collection, typed arrays included."""
     session.send("HeapProfiler.collectGarbage")
     usage: dict[str, float] = session.send("Runtime.getHeapUsage")
     return (usage["usedSize"] + usage.get("backingStorageSize", 0)) / 1e6
 
 
 def write(part: str, figures: list[Figure], browser: str) -> None:
-    """Put the table of one part into the file, in place of the one before."""
+    """Replace the table of one part in the file."""
     lines = [f"| {one.subject} | {one.found} | {one.limit} | {one.verdict} |" for one in figures]
     busy = f"Other processes asked for {os.getloadavg()[0]:.0f} cores meanwhile."
     table = "\n".join([busy, "", "| | found | wanted | kept |", "|---|---|---|---|", *lines])

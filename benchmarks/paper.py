@@ -1,4 +1,4 @@
-"""The paper's two synthetic experiments, and its ERP form, through the service.
+"""The two synthetic experiments of the paper, and one in the form of its ERP data, on a server.
 
     python -m benchmarks.paper third fourth exact [--repeats 5 2 1] [--max-seconds 180 1800 180] [--paper FOLDER]
     python -m benchmarks.paper erp --tensor erp.npy --paper FOLDER
@@ -96,7 +96,7 @@ EXPERIMENTS = {
 
 @dataclass(frozen=True)
 class Planned:
-    """One run: where it belongs, and the body of its job."""
+    """One run: its place in the tables, and the body of its job."""
 
     cell: Cell
     repeat: int
@@ -109,7 +109,7 @@ class Planned:
 
 
 def planned(experiment: Experiment) -> Iterator[Planned]:
-    """Repeat by repeat, so that what is done early is a whole table."""
+    """List the runs repeat by repeat, so that an interrupted experiment has whole tables."""
     stop = {"tolerance": experiment.tolerance, "max_seconds": experiment.max_seconds}
     for repeat in range(experiment.repeats):
         for method in METHODS:
@@ -123,7 +123,7 @@ def planned(experiment: Experiment) -> Iterator[Planned]:
 
 
 def submit(lab: httpx.Client, experiment: Experiment, tensor: NDArray[Any]) -> str:
-    """Submit what was not submitted before; the id of the tensor."""
+    """Submit the runs that were not submitted before, and return the id of the tensor."""
     tensor_id = _uploaded(lab, tensor, experiment.name)
     known = _jobs(lab, tensor_id)
     for plan in planned(experiment):
@@ -133,7 +133,7 @@ def submit(lab: httpx.Client, experiment: Experiment, tensor: NDArray[Any]) -> s
 
 
 def wait(lab: httpx.Client, experiment: Experiment, tensor_id: str) -> list[Run]:
-    """What came of all runs of the experiment, when the last has ended."""
+    """Wait until the last run has ended, and return the results."""
     wanted = {plan.name: plan for plan in planned(experiment)}
     with tqdm(total=len(wanted), desc=experiment.name, unit="run") as bar:
         while True:
@@ -146,7 +146,7 @@ def wait(lab: httpx.Client, experiment: Experiment, tensor_id: str) -> list[Run]
 
 
 def _uploaded(lab: httpx.Client, tensor: NDArray[Any], name: str) -> str:
-    """The id of the tensor, uploaded once."""
+    """Return the id of the tensor, uploaded once."""
     known = lab.get("/v1/tensors", params={"limit": PAGE}).raise_for_status().json()["items"]
     found = next((record["id"] for record in known if record["name"] == name), None)
     if found is not None:
@@ -158,7 +158,7 @@ def _uploaded(lab: httpx.Client, tensor: NDArray[Any], name: str) -> str:
 
 
 def _jobs(lab: httpx.Client, tensor_id: str) -> dict[str, Any]:
-    """All jobs on the tensor by name."""
+    """Return all jobs on the tensor by name."""
     found: dict[str, Any] = {}
     cursor: str | None = None
     while True:
@@ -194,7 +194,7 @@ def _outcome(lab: httpx.Client, plan: Planned, job: Mapping[str, Any]) -> Run:
 
 
 def section(experiment: Experiment, runs: Sequence[Run], reference: NDArray[Any] | None, paper: Path | None) -> str:
-    """Our table with the paper's figures beside ours, who ends at the planted number, and links to the pictures."""
+    """Return our table with the figures of the paper, and links to the plots."""
     theirs = _paper_rows(experiment, paper)
     rows = table(runs, experiment.mode, reference)
     shown = [_cells(row, theirs, runs) + ([_shown(row.psnr, ".1f")] if reference is not None else []) for row in rows]
@@ -217,7 +217,7 @@ def section(experiment: Experiment, runs: Sequence[Run], reference: NDArray[Any]
 
 
 def _who_ends_at(planted: int, rows: Sequence[Row], theirs: PaperRows) -> str:
-    """For every method, the β at which the mean number of components is the planted one."""
+    """Return for each method the β at which the mean number of components is the planted one."""
 
     def betas(method: str, components: Mapping[float | None, float]) -> str:
         return ", ".join(f"{beta:g}" for beta, k in components.items() if abs(k - planted) < 0.5) or "none"
@@ -266,7 +266,7 @@ def _paper_rows(experiment: Experiment, folder: Path | None) -> PaperRows:
 
 
 def made(experiment: Experiment, file: Path | None) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """The tensor, and the true factor of the mode that is looked at if there is one."""
+    """Return the tensor, and the true factor of one mode if there is one."""
     if experiment.name.startswith("erp"):
         if file is None:
             raise SystemExit("the ERP tensor is not part of this project: give its file with --tensor")
@@ -317,7 +317,7 @@ def main() -> None:
 
 
 def _write(page: Path, sections: Sequence[str]) -> None:
-    """Put these sections in the place of those with the same title, and leave the others as they are."""
+    """Replace the sections with these titles, and leave the others as they are."""
     above, _, below = (page.read_text() if page.exists() else "# The paper's comparison\n\n").partition(TABLES)
     known = {part.split("\n")[0]: part.rstrip() for part in below.split("\n## ")[1:]}
     known |= {part.split("\n")[0]: part.rstrip() for part in (section.removeprefix("## ") for section in sections)}

@@ -1,4 +1,4 @@
-"""Notice that somebody else is using the machine, so that a disturbed round can be repeated."""
+"""Detect other load on the machine, so that a disturbed round can be repeated."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ PAUSE_SECONDS = 0.1
 
 
 class Calibration:
-    """A fixed piece of work on every core at once, a few milliseconds long; its fastest time is the measure."""
+    """Time a fixed piece of work of a few milliseconds on every core; its fastest time is the reference."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(available_cores())
@@ -24,7 +24,7 @@ class Calibration:
         self.fastest = min(self._seconds() for _ in range(50))
 
     def wait(self, seconds: float) -> float:
-        """Wait for a quiet moment, that long at most; returns how long it took."""
+        """Wait for a quiet moment, up to a limit, and return the seconds waited."""
         started = time.perf_counter()
         while not self.is_quiet() and time.perf_counter() - started < seconds:
             time.sleep(PAUSE_SECONDS)

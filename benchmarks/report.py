@@ -1,4 +1,4 @@
-"""The measurements as tables in Markdown."""
+"""Tables of measurements in Markdown."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -103,6 +103,6 @@ def _when(approach: Approach) -> str:
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table."""
+    """Return a table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _parts(soak_seconds: int) -> Mapping[str, tuple[Part, int]]:
-    """Each with the number of steps it tells of."""
+    """Return each part with its number of steps."""
     return {
         "transfers": (transfers.measure, transfers.ROUNDS),
         "preparation": (preparation.measure, 2 * preparation.ROUNDS),
@@ -79,7 +79,7 @@ def _where() -> str:
 
 
 def _sections() -> dict[str, str]:
-    """What the file holds now."""
+    """Return the sections that the file has now."""
     parts = RESULTS.read_text().split("\n## ")[1:] if RESULTS.exists() else []
     return {title: text.strip() + "\n" for title, _, text in (part.partition("\n\n") for part in parts)}
 

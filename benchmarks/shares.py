@@ -1,4 +1,4 @@
-"""Where the processor time of a sweep goes, per method and tensor, on one thread.
+"""Where the processor time of a sweep is spent, by method and tensor, on one thread.
 
     python -m benchmarks.shares [W3 W4 E3 E4] [--sweeps 20]
 
@@ -28,7 +28,7 @@ WARM_UP = 3
 
 
 def shares(case: Case, X: Float64, method: str, count: int) -> list[str]:
-    """Milliseconds of a sweep, and the percentage of every part; the rest is Grams, the objective and the loop."""
+    """Return the milliseconds of a sweep and the percentage of each part; the rest is Grams, objective and loop."""
     stop = {"tolerance": 0.0, "max_iterations": 10**9}
     states = sweeps(X, Settings.model_validate({"rank": case.rank, "method": method, "stop": stop}), threads=1)
     _advance(states, WARM_UP)

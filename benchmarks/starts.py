@@ -1,4 +1,4 @@
-"""How near a run comes to the best objective known, from any seed: real tensors, several sparsities and starts.
+"""How close runs from any seed come to the best known objective, on real tensors with several sparsities.
 
     python -m benchmarks.starts [kinetic IL2 …] [--seeds 5] [--data FOLDER] [--output benchmarks/starts.md]
 
@@ -47,18 +47,18 @@ class Run:
 
 
 def photograph() -> NDArray[Any]:
-    """Height × width × colour."""
+    """Return an image as height × width × colour."""
     return np.asarray(matplotlib.image.imread(SAMPLES / "grace_hopper.jpg")[::6, ::6], np.float64)
 
 
 def scan() -> NDArray[Any]:
-    """A slice of a head by magnetic resonance, 256 × 256."""
+    """Return a slice of a head from magnetic resonance imaging, 256 × 256."""
     with gzip.open(SAMPLES / "s1045.ima.gz") as content:
         return np.frombuffer(content.read(), ">u2").reshape(256, 256).astype(np.float64)
 
 
 def patches(picture: NDArray[Any]) -> NDArray[Any]:
-    """Pieces of 8 × 8, one after the other."""
+    """Cut an image into tiles of 8 × 8, stacked along a new mode."""
     rows, columns = (length // 8 for length in picture.shape)
     cut = picture[: 8 * rows, : 8 * columns].reshape(rows, 8, columns, 8)
     return cut.transpose(0, 2, 1, 3).reshape(-1, 8, 8)
@@ -86,7 +86,7 @@ def nonnegative(tensor: NDArray[Any]) -> Float64:
 
 
 def by_path(X: Float64, rank: int, weights: Resolved, seed: int) -> Any:
-    """A run by hand at rising β, each from the factors of the one before."""
+    """Run at increasing β, each time from the factors of the run before."""
     factors = None
     for share in PATH:
         beta = tuple(share * beta for beta in weights.beta)
@@ -101,7 +101,7 @@ def by_path(X: Float64, rank: int, weights: Resolved, seed: int) -> Any:
 
 
 def contestants(X: Float64, rank: int, sparsity: float) -> Mapping[str, Callable[[int], Any]]:
-    """What turns a seed into a result."""
+    """A way to compute a result from a seed."""
 
     def asked(seed: int, **fields: Any) -> Settings:
         return Settings.recommended(rank, sparsity=sparsity, seed=seed, **fields)
@@ -128,7 +128,7 @@ def measure(name: str, rank: int, X: Float64, sparsity: float, seeds: int) -> It
 
 
 def table(runs: Sequence[Run]) -> str:
-    """A line per tensor and sparsity, and the summary above it."""
+    """Return one line per tensor and sparsity, and the summary above it."""
     cases = list(dict.fromkeys((run.tensor, run.sparsity) for run in runs))
     names = [name for name in dict.fromkeys(run.contestant for run in runs) if name != "brute force"]
     ratios: dict[str, list[float]] = {name: [] for name in names}

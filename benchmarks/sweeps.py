@@ -1,4 +1,4 @@
-"""Milliseconds per sweep of every method, beside two bare numpy products and tensorly, in one interleaved run."""
+"""Milliseconds per sweep of every method, compared with two numpy products and tensorly, in interleaved rounds."""
 
 import math
 import statistics
@@ -36,7 +36,7 @@ MORE_ITERATIONS, LARGE_TENSOR, FEWER_ITERATIONS = 5, 20_000_000, 1
 
 @dataclass(frozen=True)
 class Sweeps:
-    """Milliseconds per contestant, and how many of the rounds behind them were disturbed."""
+    """Milliseconds per contestant, and the number of disturbed rounds behind them."""
 
     median: Mapping[str, float]
     first: Mapping[str, float]  # after a pause, the median
@@ -46,7 +46,7 @@ class Sweeps:
 
 
 def measure(case: Case, rounds: int) -> Sweeps:
-    """Every round gives each contestant one turn; a disturbed round is repeated while patience lasts."""
+    """Give each contestant one turn per round, and repeat disturbed rounds while time permits."""
     X = case.make()
     clocks = {"two products": product_times(X, case.rank)}
     clocks |= {method: method_times(X, case.rank, method) for method in METHODS}
@@ -99,7 +99,7 @@ def _turn(clock: Iterator[float], count: int) -> list[float]:
 
 
 def method_times(X: Float64, rank: int, method: str, **fields: object) -> Iterator[float]:
-    """Seconds of one sweep after another, by the solver's own clock, without end."""
+    """Yield the seconds of one sweep after another, by the solver's own clock."""
     stop = {"tolerance": 0.0, "max_iterations": 10**9}
     before = 0.0
     for state in sweeps(X, Settings.model_validate({"rank": rank, "method": method, "stop": stop, **fields})):
@@ -108,7 +108,7 @@ def method_times(X: Float64, rank: int, method: str, **fields: object) -> Iterat
 
 
 def product_times(X: Float64, rank: int) -> Iterator[float]:
-    """Seconds of `Kt @ X.T` and `At @ X` for the contiguous split where they are cheapest, with BLAS's threads."""
+    """Return the seconds of `Kt @ X.T` and `At @ X` for the cheapest contiguous split, with BLAS's threads."""
     random = np.random.default_rng(0)
     pairs = []
     for cut in range(1, X.ndim):
@@ -125,7 +125,7 @@ def _pair_seconds(matrix: Float64, At: Float64, Kt: Float64) -> float:
 
 
 def tensorly_times(X: Float64, rank: int, decompose: Callable[..., object]) -> Iterator[float]:
-    """Seconds per iteration; what a run does once, before and after, drops out."""
+    """Return the seconds per iteration, without the fixed costs of a run."""
     more = MORE_ITERATIONS if X.size < LARGE_TENSOR else FEWER_ITERATIONS
 
     def run(iterations: int) -> float:

@@ -1,4 +1,4 @@
-"""The benchmark tensors, always the same."""
+"""The tensors of the benchmarks, the same in every run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""The server under load: every figure beside the limit it must keep, measured in the same run."""
+"""The server under load: each figure with its limit, measured in the same run."""

@@ -1,4 +1,4 @@
-"""One line of the result: what was measured, against what."""
+"""One line of the results: a measured value and its limit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Figure:
-    """`met` is None where there is nothing to keep, only to know."""
+    """A measured value; `met` is None where there is no limit."""
 
     subject: str
     found: str
@@ -29,5 +29,5 @@ def at_least(subject: str, value: float, limit: float, unit: str) -> Figure:
 
 
 def milliseconds(seconds: Sequence[float], percent: float) -> float:
-    """That percentile."""
+    """Return a percentile of durations in milliseconds."""
     return float(np.percentile(seconds, percent)) * 1000

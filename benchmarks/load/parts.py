@@ -1,4 +1,4 @@
-"""The parts of the server that a measurement needs, as real processes."""
+"""Parts of the server that a measurement needs, as real processes."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ from tests.support.stack import embedded_redis, end_tree, wait_for
 
 
 class Front(NamedTuple):
-    """An API and its Redis, without a worker: what is queued stays queued."""
+    """An API and its Redis, without a worker, so that queued jobs stay queued."""
 
     address: str
     host: str
@@ -45,7 +45,7 @@ def _api(configuration: Configuration) -> "Iterator[subprocess.Popen[bytes]]":
 
 
 def _port_of(process: "subprocess.Popen[bytes]") -> int:
-    """Where it listens, once it does."""
+    """Wait until the API is listening, and return its port."""
 
     def look() -> int | None:
         listening = [one for one in psutil.Process(process.pid).net_connections("tcp") if one.status == "LISTEN"]

@@ -1,4 +1,4 @@
-"""From a submission on a large tensor to its first progress: what of that is not the run's own computing."""
+"""Time from the submission of a job on a large tensor to its first progress, apart from the computing itself."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ REMEMBERED_SECONDS = 2.0
 
 
 class First(NamedTuple):
-    """The first progress: seconds after the submission, those of them that the run computed, what was told before."""
+    """The first progress: seconds after the submission, computing seconds among them, and the reported steps."""
 
     seconds: float
     computed: float
@@ -28,7 +28,7 @@ class First(NamedTuple):
 
 
 def measure(on_step: Callable[[], object]) -> Iterator[Figure]:
-    """Each round a job on a tensor of which nothing is remembered, then another on the same."""
+    """Measure a job on a tensor without cached facts, then a second job on the same tensor, in several rounds."""
     with TemporaryDirectory(prefix="ncp-load-") as folder:
         path = Path(folder) / "tensor.npy"
         np.save(path, np.random.default_rng(0).random(SHAPE, np.float32))
@@ -50,7 +50,7 @@ def measure(on_step: Callable[[], object]) -> Iterator[Figure]:
     slowest = max(firsts, key=lambda first: first.seconds - first.computed)
     yield _figure(f"nothing remembered of {size:.0f} GB: first progress, slowest of {ROUNDS}", slowest)
     yield Figure(
-        "the same: first told of its preparation", f"after {slowest.reported_after:.1f} s, {', '.join(slowest.steps)}"
+        "the same: first report of its preparation", f"after {slowest.reported_after:.1f} s, {', '.join(slowest.steps)}"
     )
     again = max(seconds, key=lambda first: first.seconds - first.computed)
     yield _figure(f"a second job on it: first progress, slowest of {ROUNDS}", again)

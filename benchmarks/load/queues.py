@@ -1,4 +1,4 @@
-"""Submitting from many clients at once, and a queue of ten thousand jobs: claims, lists, fairness."""
+"""Concurrent submissions, and a queue of ten thousand jobs: claims, lists and fairness."""
 
 import asyncio
 import http.client
@@ -32,7 +32,7 @@ ENDED = JobError(kind="system", message="ended by the measurement", remedy="none
 
 
 def add_tensor(records: ExecutionRecords, configuration: Configuration, owner: str) -> str:
-    """A small tensor of this owner's, as an upload leaves it."""
+    """Store a small tensor of this owner."""
     store = LocalStore(configuration.data)
     with store.upload() as upload:
         buffer = io.BytesIO()
@@ -59,7 +59,7 @@ def _p50_p99(seconds: list[float]) -> str:
 
 
 def _bare_writes(configuration: Configuration) -> list[float]:
-    """What one write costs that is on the disk before it is answered: less is not to be had."""
+    """Return the seconds of bare durable writes, a lower bound for any submission."""
     with connect(configuration) as client, ThreadPoolExecutor(CLIENTS) as pool:
 
         def write(number: int) -> float:
@@ -78,7 +78,7 @@ async def _submit_all(running: Front, tensor: str) -> list[float]:
 
 
 async def _submitter(running: Front, tensor: str, taken: list[float], until: float) -> None:
-    """One after the other on one connection."""
+    """Submit jobs one after the other on one connection."""
     body = json.dumps({"tensor_id": tensor, "rank": 2, "method": "hals"}).encode()
     lines = [
         "POST /v1/jobs HTTP/1.1",
@@ -129,7 +129,7 @@ def measure_queue(on_step: Callable[[], object]) -> Iterator[Figure]:
 
 
 def _fill(records: ExecutionRecords, configuration: Configuration) -> None:
-    """One owner with many jobs, and 19 with a few each that come later."""
+    """Queue many jobs of one owner, then a few of each of 19 others."""
     owners = [("local", LARGE), *((f"owner {number}", SMALL) for number in range(1, OWNERS))]
     with ThreadPoolExecutor(8) as pool:
         for owner, count in owners:
@@ -155,8 +155,7 @@ def _list_seconds(running: Front, query: str) -> list[float]:
 def _claim_some(
     records: ExecutionRecords, write: Callable[[], object]
 ) -> tuple[list[float], list[float], Counter[str]]:
-    """Four at a time are running, as with four workers; each ends before the next is claimed. Before each, one bare
-    write: a claim is durable too, so it can take no less."""
+    """Claim jobs with four running at a time, each after a bare durable write, which is a lower bound for a claim."""
     seconds, floor, served, running = [], [], Counter[str](), list[Claim]()
     for _ in range(CLAIMS):
         before = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Ten minutes of ordinary use, densely: does anything grow that should not?"""
+"""Ten minutes of dense ordinary use, to see whether memory, handles, keys or files grow."""
 
 import io
 import os
@@ -29,7 +29,7 @@ METHODS = ("hals", "mu", "apg", "anls-bpp", "als", "anls-as")
 
 @dataclass(frozen=True)
 class Sample:
-    """Of one moment."""
+    """One sample of memory, handles, keys and files."""
 
     megabytes: dict[str, float]
     handles: dict[str, float]
@@ -38,7 +38,7 @@ class Sample:
 
 
 def measure(on_step: Callable[[], object], seconds: float) -> Iterator[Figure]:
-    """`on_step` is called once a second."""
+    """Use the server for some seconds, calling `on_step` once a second, and measure what has grown."""
     with TemporaryDirectory(prefix="ncp-soak-") as folder:
         settings = {"stream_seconds": 5, "checkpoint_seconds": 0.5, "tidy_seconds": 5, "idempotency_hours": 0.002}
         with server(Path(folder), min_free_bytes=0, log_level="warning", **settings) as running:
@@ -53,7 +53,7 @@ def measure(on_step: Callable[[], object], seconds: float) -> Iterator[Figure]:
 
 
 def _growth(subject: str, values: list[float], limit: float, unit: str) -> Figure:
-    """The median of the last tenth of the samples against that of a tenth when all was warm."""
+    """Compare the median of the last tenth of the samples with that of a tenth after warming up."""
     tenth, warm = max(1, len(values) // 10), int(len(values) * WARM_SHARE)
     before, after = median(values[warm : warm + tenth]), median(values[-tenth:])
     return at_most(f"{subject}: growth from {before:.0f}", after - before, limit, unit)
@@ -88,7 +88,7 @@ def _use(running: Server, seconds: float, on_step: Callable[[], object]) -> tupl
 
 
 def _round(lab: httpx.Client, number: int, turn: int) -> None:
-    """What a script of the lab does; now and then it cancels, sends nonsense, or leaves while watching."""
+    """Do what a script in a lab does; some rounds cancel, send an invalid tensor, or stop watching early."""
     tensor = upload(lab, planted(12, 10, 8, seed=number * 1_000_003 + turn))["id"]
     fields = {"method": METHODS[turn % len(METHODS)], "stop": {"max_iterations": 30}}
     headers = {"Idempotency-Key": f"{number} {turn}"}
@@ -127,5 +127,5 @@ def _sample(running: Server) -> Sample:
 
 
 def _tree(process: psutil.Process) -> list[psutil.Process]:
-    """The part and its pool, but not the processes of jobs, which come and go."""
+    """Return a part and its pool, without the processes of jobs, which come and go."""
     return [process, *process.children()]

@@ -1,4 +1,4 @@
-"""A thousand event clients at ten events a second each: how long an event is on its way, and what they cost."""
+"""A thousand event clients with ten events a second each: latency of an event, and cost for the API."""
 
 import json
 import subprocess
@@ -40,7 +40,7 @@ def _computing_seconds(running: Front) -> float:
 
 
 def _running_jobs(records: ExecutionRecords, running: Front) -> list[Claim]:
-    """Claimed by us: this process plays the worker, with the same calls."""
+    """Submit and claim jobs; this process plays the worker, with the same calls."""
     tensor = add_tensor(records, running.configuration, "local")
     for _ in range(JOBS):
         records.jobs.submit("local", JobRequest(rank=2, method="hals", tensor_id=tensor))
@@ -67,7 +67,7 @@ def _watched(
 def _publish(
     running: Front, records: ExecutionRecords, claims: Sequence[Claim], on_step: Callable[[], object]
 ) -> Iterator[float]:
-    """Ten events a second to each job, the jobs spread over the tenth; gives the API's memory once a second."""
+    """Publish ten events a second to each job, evenly spread, and yield the API's memory once a second."""
     time.sleep(1)
     began = time.perf_counter()
     pace = 1 / EVENTS_PER_SECOND / len(claims)

@@ -1,4 +1,4 @@
-"""A thousand fits of a small tensor as one study, from the request until the last run has ended."""
+"""A thousand fits of a small tensor as one study, from the request to the end of the last run."""
 
 import io
 import statistics
@@ -66,7 +66,7 @@ def measure(on_step: Callable[[], object]) -> Iterator[Figure]:
 
 
 def _study(lab: httpx.Client, body: dict[str, Any]) -> tuple[float, dict[str, Any]]:
-    """Seconds until the study was accepted, and what it is when it has ended."""
+    """Return the seconds until the study was accepted, and its final record."""
     started = time.perf_counter()
     made = lab.post("/v1/studies", json=body).raise_for_status().json()
     accepted = time.perf_counter() - started
@@ -87,6 +87,6 @@ def _seconds_alone(tensor: Any, settings: dict[str, Any]) -> float:
 
 
 def _processor_seconds(pid: int) -> float:
-    """Of a process and all that it started, those that have ended included."""
+    """Return the processor time of a process and its descendants, including those that have ended."""
     server = psutil.Process(pid)
     return sum(sum(process.cpu_times()[:4]) for process in (server, *server.children(recursive=True)))

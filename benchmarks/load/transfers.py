@@ -1,4 +1,4 @@
-"""Large tensors in and out, each beside the barest way to move the same bytes on this machine."""
+"""Uploads and downloads of large tensors, compared with the simplest way to move the same bytes."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ DD_BYTES = 256 << 10
 
 
 def measure(on_step: Callable[[], object]) -> Iterator[Figure]:
-    """The contestants take turns, so that a slow moment of the disk hits all of them; medians."""
+    """Measure all contestants in turn, so that a slow moment of the disk affects all, and compare medians."""
     rates: dict[str, list[float]] = {"copy": [], "upload": [], "bare": [], "download": []}
     with front() as running:
         path = running.configuration.data.parent / "tensor.npy"
@@ -58,7 +58,7 @@ def _round(running: Front, path: Path) -> Iterator[tuple[str, float]]:
 
 
 def _rates(values: Sequence[float]) -> str:
-    """With the spread: a disk is not as fast at every moment, and a share of it is no better known than it is."""
+    """Return a rate with its spread: disks are not equally fast at every moment."""
     return f"{median(values):.0f} MB/s ({min(values):.0f} to {max(values):.0f})"
 
 
@@ -74,7 +74,7 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _upload(running: Front, path: Path) -> str:
-    """By `sendfile`: the client costs next to nothing."""
+    """Upload with `sendfile`, which costs the client almost nothing."""
     lines = ["POST /v1/tensors HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {path.stat().st_size}"]
     head = "\r\n".join([*lines, "Connection: close", "", ""])
     with socket.create_connection((running.host, running.port)) as connection, path.open("rb") as file:
@@ -100,7 +100,7 @@ def _all_of(connection: socket.socket) -> bytes:
 
 
 def _download(port: int, path: str) -> None:
-    """Into one buffer, kept by nobody."""
+    """Download into one buffer, without keeping anything."""
     buffer, count = bytearray(BUFFER), 0
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n".encode())
@@ -111,7 +111,7 @@ def _download(port: int, path: str) -> None:
 
 @contextmanager
 def _bare_server(path: Path) -> Iterator[int]:
-    """Answers one request with the file, by `sendfile`: nothing that speaks HTTP can be much faster."""
+    """Answer one request with the file by `sendfile`, a lower bound for any HTTP server."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=_serve_once, args=(listener, path))
         thread.start()

@@ -1,6 +1,6 @@
 """A thousand clients of one event stream each, in one process: `python -m benchmarks.load.watchers PORT SECONDS JOB…`.
 
-Every event carries the moment it was published in `seconds`; what is told at the end is how long each was on its way.
+Every event carries the time of its publication in `seconds`; the latencies are printed at the end.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ MOMENT = re.compile(rb'"seconds":([0-9.e+]+)')
 
 
 class Watcher(asyncio.Protocol):
-    """One client. Nothing but the moments is read: the client must not be what is measured."""
+    """Read one stream; only the times are parsed, since the client itself must not limit the measurement."""
 
     def __init__(self, job: str, delays: list[float]) -> None:
         self._job = job
@@ -33,7 +33,7 @@ class Watcher(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = time.time()
-        if b": keep-alive" in data:  # told everything that was recorded, and waits for news
+        if b": keep-alive" in data:  # everything recorded has been sent
             self.is_watching.set()
         whole, _, self._rest = (self._rest + data).rpartition(b"\n\n")
         self._delays.extend(now - float(moment) for moment in MOMENT.findall(whole))

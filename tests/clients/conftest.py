@@ -1,4 +1,4 @@
-"""The Python client on the shared server with a worker."""
+"""Fixtures: the Python client on the shared server with a worker."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.support.api import Api
 
 @pytest.fixture(autouse=True)
 def no_settings_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a stored login nor variables decide whom a test calls."""
+    """Ignore the stored login and the variables of this machine."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("NCP_URL", raising=False)
     monkeypatch.delenv("NCP_KEY", raising=False)

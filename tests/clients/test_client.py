@@ -1,4 +1,4 @@
-"""The Python client does in one line each what lab software needs, with the server's bits and the server's words."""
+"""The Python client: one line for each task, with the bits and the messages of the server."""
 
 import io
 import itertools
@@ -41,7 +41,7 @@ def test_without_a_method_the_recommended_settings_are_used(lab: Client) -> None
 
 
 def test_every_field_of_a_job_can_be_given_by_name() -> None:
-    """So the client cannot drift from the server: a new field of a job must be named in ncp_client/fields.py."""
+    """A new field of a job must be added to ncp_client/fields.py."""
     schemas = create_app(Configuration()).openapi()["components"]["schemas"]
     assert {"tensor_id", "rank", *get_type_hints(JobFields)} == schemas["JobRequest"]["properties"].keys()
     assert get_type_hints(StopFields).keys() == schemas["Stop"]["properties"].keys()
@@ -192,7 +192,7 @@ def test_a_mask_marks_missing_entries_and_new_samples_scored_on_a_fixed_model(la
 
 
 def test_a_name_may_hold_any_line_end(lab: Client) -> None:
-    """Server-sent events are lines, but only a line feed ends one."""
+    """Server-sent events are lines, and only a line feed ends one."""
     name = "one\u2028two\u0085three\u000b\r\n\n: four"
     job = lab.submit(lab.upload(TENSOR), 2, name=name).wait()
     assert (job.state, job.name) == ("succeeded", name)

@@ -1,4 +1,4 @@
-"""The `ncp` command: a whole run in a line, for people at a terminal and for scripts in a pipe."""
+"""The command `ncp`, at a terminal and in a pipe."""
 
 import io
 import json
@@ -41,7 +41,7 @@ def server_of_the_variables(api_with_worker: Api, monkeypatch: pytest.MonkeyPatc
 
 
 class Ran(str):
-    """What a command printed."""
+    """Standard output of a command, with its exit code and its standard error."""
 
     code: int
     errors: str
@@ -179,7 +179,7 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_return(ncp: Any, lab: Cli
 
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at the end", "at once"])
 def test_a_reader_that_goes_away_is_no_failure(ncp: Any, unbuffered: str) -> None:
-    """Whether it is noticed when something is printed, or when the command ends and Python prints what it held."""
+    """Python notices a closed pipe when it prints or, with a buffer, when it exits."""
     ncp("submit", "x.npy", "--rank", 2)
     command, environment = f"{' '.join(NCP)} jobs | true", {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     ran = subprocess.run(
@@ -206,7 +206,7 @@ def test_a_terminal_gets_a_bar(ncp: Any, tmp_path: Path) -> None:
 
 
 def _drain(shown: int, into: bytearray) -> bool:
-    """Whether the other side has closed."""
+    """Read what is there, and return whether the other side has closed."""
     try:
         into += os.read(shown, 65536)
     except OSError:
@@ -301,7 +301,7 @@ def test_synth_plants_what_it_says(ncp: Any, tmp_path: Path) -> None:
 
 
 def test_the_demo_runs_alone_and_leaves_factors_a_picture_and_nothing_else(tmp_path: Path) -> None:
-    """Whatever settings this machine has, its server is another."""
+    """The demo uses a server of its own, whatever the settings of this machine."""
     environment = {**os.environ, "NCP_URL": "http://127.0.0.1:1", "NCP_PORT": "1", "NCP_MAX_RANK": "1"}
     command = [*NCP, "demo", "--output", str(tmp_path / "out")]
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -353,7 +353,7 @@ def test_a_short_command_loads_neither_numpy_nor_the_server() -> None:
 
 
 def test_a_short_command_takes_less_than_three_tenths_of_a_second() -> None:
-    """Of the processor; on a machine that is slow or busy, eight starts of Python itself."""
+    """Measure processor time; on a slow machine the limit is eight starts of Python."""
 
     def seconds(*arguments: str) -> float:
         before = os.times()

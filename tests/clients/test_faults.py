@@ -1,4 +1,4 @@
-"""Whatever happens to server, network, key, disk or clock: the client goes on, or says what is wrong in a sentence."""
+"""The client when server, network, key, disk or clock fail: it continues, or raises a clear error."""
 
 import errno
 import http.server
@@ -36,7 +36,7 @@ ENDLESS: Any = {"method": "apg", "stop": {"max_iterations": 10**6, "tolerance": 
 
 @pytest.fixture(scope="module")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Api, ApiKeys]]:
-    """A server that asks for keys, and its keys; nobody runs its jobs."""
+    """A server that needs keys, without a worker, and its keys."""
     with (
         embedded_redis(tmp_path_factory.mktemp("locked"), keep_alive_seconds=0.5, min_free_bytes=1) as configuration,
         running_api(configuration, keys=True) as api,
@@ -98,7 +98,7 @@ def another_server(status: int, headers: dict[str, str]) -> Iterator[str]:
             self.wfile.write(b"{}")
 
         def log_message(self, format: str, *arguments: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with http.server.HTTPServer(("127.0.0.1", 0), Answer) as found:
         thread = threading.Thread(target=found.serve_forever)
@@ -308,7 +308,7 @@ def test_a_server_that_is_killed_in_mid_upload_stores_nothing(tmp_path: Path) ->
 
 
 def test_two_gigabytes_are_sent_in_flat_memory(tmp_path: Path) -> None:
-    """A view that repeats one slab: the array itself takes 8 MB."""
+    """Upload a broadcast array, of which only 8 MB are in memory."""
     script = (
         "import resource, sys, numpy as np; from ncp_client import Client\n"
         "slab = np.random.default_rng(0).random((1024, 1024))\n"

@@ -1,4 +1,4 @@
-"""Labels: given with the upload, kept by the job, shown in results and files of every kind."""
+"""Labels: set with the upload, kept by the job, and present in results and files of every format."""
 
 import json
 from pathlib import Path

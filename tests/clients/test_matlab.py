@@ -1,4 +1,4 @@
-"""The client for MATLAB and Octave, run with Octave against the live server."""
+"""The client for MATLAB and Octave, run with Octave on a server."""
 
 import re
 import threading

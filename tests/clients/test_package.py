@@ -1,4 +1,4 @@
-"""The distributions: the client installs alone, the server beside packages named `app`, `solvers` and `worker`."""
+"""The distributions: the client installs alone, and the server beside packages named `app`, `solvers` and `worker`."""
 
 import email
 import os
@@ -27,7 +27,7 @@ def project(folder: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where `pip install ./ncp_client` has put the client; what it needs is taken from this environment."""
+    """Install the client into a folder; its dependencies are taken from this environment."""
     folder, source = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("source") / "ncp_client"
     shutil.copytree(ROOT / "ncp_client", source, ignore=shutil.ignore_patterns("__pycache__"))  # pip builds in place
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
@@ -179,7 +179,7 @@ def contents(archive: Path) -> dict[str, int]:
 
 
 def test_uninstalling_a_package_with_common_names_leaves_the_server(wheels: dict[str, Path], tmp_path: Path) -> None:
-    """In an environment of its own, where pip can uninstall; what the server needs is taken from this one."""
+    """Use an environment of its own, where pip can uninstall, with the dependencies of this one."""
     venv.create(tmp_path / "venv", symlinks=True)
     python = tmp_path / "venv/bin/python"
     (library,) = (tmp_path / "venv/lib").glob("python*/site-packages")

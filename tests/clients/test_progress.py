@@ -1,4 +1,4 @@
-"""The estimate of what is left is right where it is given, and withheld where it would be a guess."""
+"""The estimate of the remaining time: right where it is given, and absent where it would be a guess."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ STOP = {"criterion": "relative_error", "tolerance": 1e-8, "patience": 1, "max_it
 
 
 def rows(error: Callable[[int], float], count: int, phase: str = "exact", start: int | None = None) -> list[Progress]:
-    """Iterations of a tenth of a second."""
+    """Return iterations of a tenth of a second each."""
     return [
         Progress(n, error(n) ** 2, error(n), 1 - error(n), n / 10, phase, start) for n in range(1, count + 1)
     ]  # fmt: skip

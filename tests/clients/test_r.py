@@ -1,4 +1,4 @@
-"""The client for R against the live server."""
+"""The client for R, run on a server."""
 
 import re
 import threading

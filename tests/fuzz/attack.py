@@ -1,4 +1,4 @@
-"""Send spoilt uploads to a real server and judge each answer; then look what they have left behind."""
+"""Send damaged uploads to a real server, judge each response, then look for leftovers."""
 
 import http.client
 import json
@@ -31,7 +31,7 @@ FLAT_BYTES = 32 << 20
 
 @dataclass
 class Verdict:
-    """What the uploads came to. `complaints` should be empty."""
+    """Outcome of the uploads; `complaints` should be empty."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
@@ -39,12 +39,12 @@ class Verdict:
 
     @property
     def growth_bytes(self) -> int:
-        """From when the server was warm to the end."""
+        """Growth of the memory of the API since the server was warm."""
         return self.memory[-1] - self.memory[int(len(self.memory) * WARM_SHARE)] if self.memory else 0
 
 
 def case(seed: int, number: int) -> Sent:
-    """The same for the same two numbers, so that a complaint can be looked into."""
+    """Return the upload for two numbers; it is always the same, so that a complaint can be reproduced."""
     choice = random.Random(f"{seed} {number}")
     return sent(content(choice), choice)
 
@@ -99,7 +99,7 @@ def _same(answer: dict[str, Any], expected: "np.ndarray[Any, Any]") -> bool:
 
 
 def _left(running: Server, api: psutil.Process) -> Iterator[str]:
-    """Nobody may be waiting for a slow client any more; then every file and record must be gone."""
+    """Wait until no slow client is left, then check that every file and record is gone."""
     uploads = running.data / "uploads"
     with suppress(TimeoutError):
         wait_for(lambda: not list(uploads.iterdir()), what="the last uploads to be given up")
@@ -114,7 +114,7 @@ def _left(running: Server, api: psutil.Process) -> Iterator[str]:
 
 
 class Wire:
-    """Bytes as they are: no library may mend them on the way."""
+    """Send raw bytes, which no library may correct on the way."""
 
     def __init__(self, address: str) -> None:
         parts = urlsplit(address)
@@ -128,7 +128,7 @@ class Wire:
         self._close()
 
     def send(self, attempt: Sent) -> tuple[int | None, dict[str, Any]]:
-        """Status and body of the answer; None if the connection ended without one."""
+        """Return status and body of the response; None if the connection ended without one."""
         try:
             return self._exchange(attempt)
         except (OSError, http.client.HTTPException):

@@ -1,4 +1,4 @@
-"""Bytes that are nearly a `.npy` file: a sound one, then spoilt in one of many ways."""
+"""Bytes that are almost a `.npy` file: a valid one, damaged in one of many ways."""
 
 import gzip
 import io
@@ -38,7 +38,7 @@ VALUES = (float("nan"), float("inf"), -float("inf"), -1.0, -0.0, 0.0, 5e-324, 1e
 
 
 def content(choice: Random) -> bytes:
-    """One file."""
+    """One damaged file."""
     if choice.random() < 0.04:
         return choice.choice(STRANGERS)(choice)
     array = _array(choice)
@@ -52,7 +52,7 @@ def content(choice: Random) -> bytes:
 
 
 class _Parts:
-    """A `.npy` file in its pieces, each of which can be wrong."""
+    """The pieces of a `.npy` file, each of which can be wrong."""
 
     def __init__(self, version: tuple[int, int], text: str, body: bytes) -> None:
         self.version, self.text, self.body = version, text, body
@@ -83,7 +83,7 @@ def _array(choice: Random) -> NDArray[Any]:
 
 
 def _other_dtype(parts: _Parts, choice: Random) -> None:
-    """Of another size, in the other byte order, or of a kind that is refused."""
+    """Change the type to another size, byte order or kind."""
     before = parts.text.split("'")[3] if parts.text.count("'") > 3 else ""
     parts.text = parts.text.replace(before, choice.choice((*ODD_DTYPES, *DTYPES)), 1)
 
@@ -111,7 +111,7 @@ def _other_length(parts: _Parts, choice: Random) -> None:
 
 
 def _other_entry(parts: _Parts, choice: Random) -> None:
-    """One entry of a float64 tensor is what none may be."""
+    """Set one entry of a float64 tensor to a value that is not allowed."""
     size = len(parts.body) // 8
     if size:
         place = 8 * choice.randrange(size)
@@ -120,7 +120,7 @@ def _other_entry(parts: _Parts, choice: Random) -> None:
 
 
 def _uniform_entries(parts: _Parts, choice: Random) -> None:
-    """All zeros, all ones, or booleans that are neither true nor false."""
+    """Set all entries to zero, one, or booleans that are neither true nor false."""
     parts.body = choice.choice((b"\x00", b"\x01", b"\x02", b"\xff", b"\x7f")) * len(parts.body)
 
 
@@ -133,7 +133,7 @@ def _pad(whole: bytes, choice: Random) -> bytes:
 
 
 def _flip(whole: bytes, choice: Random) -> bytes:
-    """A few bytes, more often in the header."""
+    """Flip a few bytes, mostly in the header."""
     spoilt = bytearray(whole)
     for _ in range(choice.choice((1, 1, 2, 8))):
         if spoilt:

@@ -1,4 +1,4 @@
-"""schemathesis against a running server: does every answer keep what the OpenAPI document says?"""
+"""Check with schemathesis that every response of a running server matches the OpenAPI document."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ STREAMS = "/events$"
 
 
 def contradictions(running: Server, folder: Path, examples: int, seed: int = 1) -> str:
-    """What schemathesis found, as it tells it; empty if nothing. First with ids that it makes up, then with real."""
+    """Return the report of schemathesis, empty if it found nothing; first with made-up ids, then with real ones."""
     made_up = _run(running, folder, {}, ["--max-examples", str(examples), "--seed", str(seed)])
     with http_client(running.address) as lab:
         tensor = upload(lab, planted(6, 5, 4))["id"]

@@ -1,4 +1,4 @@
-"""What numpy says of the same bytes: a second opinion on whether they are a tensor that can be decomposed."""
+"""A second opinion, by numpy, on whether bytes are a tensor that can be decomposed."""
 
 import io
 import math
@@ -11,7 +11,7 @@ MAX_HEADER = 64 << 10
 
 
 def tensor_in(content: bytes) -> "np.ndarray[Any, Any] | None":
-    """The array, if the file is one from its first byte to its last and a server has no reason to refuse it."""
+    """Return the array, if the whole file is one and a server has no reason to refuse it."""
     found = _read(content)
     if found is None or not found.size:
         return None
@@ -23,14 +23,14 @@ def tensor_in(content: bytes) -> "np.ndarray[Any, Any] | None":
 
 
 def observed(array: "np.ndarray[Any, Any]") -> "np.ndarray[Any, np.dtype[np.float64]]":
-    """The entries that are not NaN, in double precision."""
+    """Return the entries that are not NaN, in double precision."""
     with np.errstate(all="ignore"):
         exact = array.ravel().astype(np.float64)
     return exact[~np.isnan(exact)]
 
 
 def _read(content: bytes) -> "np.ndarray[Any, Any] | None":
-    """Through numpy's own header reader, which allocates nothing; the entries only if there are as many as it says."""
+    """Read the header with numpy, which allocates nothing, and the entries only if all of them are there."""
     file = io.BytesIO(content)
     try:
         version = npy_format.read_magic(file)

@@ -1,4 +1,4 @@
-"""The same bytes sent in many ways: at once, in pieces, as a form, with lengths and digests that do not fit."""
+"""Ways to send the same bytes: whole, in pieces, as a form, with wrong lengths and digests."""
 
 import base64
 import hashlib
@@ -23,7 +23,7 @@ BOUNDARIES = ("b", "a-b_c", "x" * 70, "'odd'", "x" * 300)
 
 @dataclass(frozen=True)
 class Sent:
-    """What goes over the wire. `tensor` is what a server must have read, None where that is open."""
+    """A request as raw bytes; `tensor` is what the server must have read, or None if that is open."""
 
     wire: bytes
     tensor: bytes | None
@@ -93,7 +93,7 @@ def _encoded(content: bytes, choice: Random) -> Sent:
 
 
 def _short(content: bytes, choice: Random) -> Sent:
-    """Less than was promised, then nothing more."""
+    """Send less than was declared, and nothing after it."""
     declared = len(content) + choice.choice((1, 100, 10**6, 10**12, 10**19))
     return Sent(_head(f"Content-Length: {declared}", choice=choice) + content, None, True)
 
@@ -108,7 +108,7 @@ def _form(content: bytes, choice: Random) -> Sent:
 
 
 def _odd_form(content: bytes, choice: Random) -> Sent:
-    """Another field, two files, no closing boundary, a huge part header, a boundary that is not the one named."""
+    """Use another field, two files, no closing boundary, a huge part header, or a wrong boundary."""
     return _as_form(content, choice, choice.choice(("file", "files", "", "é")), sound=False)
 
 
