@@ -213,7 +213,8 @@ class Client:
 
         Examples
         --------
-        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0], repeats=2)
+        >>> tensor = client.upload(array)
+        >>> study = client.study(tensor, "compare", ranks=[1, 2], methods=["hals"], betas=[0], repeats=1)
         >>> [row["rank"] for row in study.wait().table()]
         [1, 2]
         """
@@ -323,7 +324,8 @@ class Client:
 
         Examples
         --------
-        >>> study = client.study(client.upload(array), "compare", ranks=[2], methods=["hals"], betas=[0])
+        >>> tensor = client.upload(array)
+        >>> study = client.study(tensor, "compare", ranks=[2], methods=["hals"], betas=[0], repeats=1)
         >>> client.get_study(study.id).kind
         'compare'
         """
@@ -339,7 +341,8 @@ class Client:
 
         Examples
         --------
-        >>> study = client.study(client.upload(array), "compare", ranks=[2], methods=["hals"], betas=[0])
+        >>> tensor = client.upload(array)
+        >>> study = client.study(tensor, "compare", ranks=[2], methods=["hals"], betas=[0], repeats=1)
         >>> next(client.studies()).id == study.id
         True
         """

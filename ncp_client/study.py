@@ -42,7 +42,8 @@ class Study(RunningRecord):
 
     Examples
     --------
-    >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0])
+    >>> tensor = client.upload(array)
+    >>> study = client.study(tensor, "compare", ranks=[1, 2], methods=["hals"], betas=[0], repeats=1)
     >>> study.wait().state
     'succeeded'
     >>> [row["rank"] for row in study.table()]
@@ -84,7 +85,8 @@ class Study(RunningRecord):
 
         Examples
         --------
-        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0])
+        >>> tensor = client.upload(array)
+        >>> study = client.study(tensor, "compare", ranks=[1, 2], methods=["hals"], betas=[0], repeats=1)
         >>> [step.progress for step in study.watch()]
         [0.5, 1.0]
         """
@@ -112,7 +114,8 @@ class Study(RunningRecord):
 
         Examples
         --------
-        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0]).wait()
+        >>> tensor = client.upload(array)
+        >>> study = client.study(tensor, "compare", ranks=[1, 2], methods=["hals"], betas=[0], repeats=1).wait()
         >>> len(list(study.runs(state="succeeded")))
         2
         """
@@ -134,7 +137,8 @@ class Study(RunningRecord):
 
         Examples
         --------
-        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0]).wait()
+        >>> tensor = client.upload(array)
+        >>> study = client.study(tensor, "compare", ranks=[1, 2], methods=["hals"], betas=[0], repeats=1).wait()
         >>> low, high = study.table()
         >>> high["relative_error_mean"] < low["relative_error_mean"]
         True
@@ -152,7 +156,8 @@ class Study(RunningRecord):
 
         Examples
         --------
-        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0]).wait()
+        >>> tensor = client.upload(array)
+        >>> study = client.study(tensor, "compare", ranks=[1, 2], methods=["hals"], betas=[0], repeats=1).wait()
         >>> [row["rank"] for row in study.ranks()]
         [1, 2]
         """
@@ -174,7 +179,8 @@ class Study(RunningRecord):
 
         Examples
         --------
-        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0]).wait()
+        >>> tensor = client.upload(array)
+        >>> study = client.study(tensor, "compare", ranks=[1, 2], methods=["hals"], betas=[0], repeats=1).wait()
         >>> len(study.frame())
         2
         """
@@ -194,7 +200,8 @@ class Study(RunningRecord):
 
         Examples
         --------
-        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0]).wait()
+        >>> tensor = client.upload(array)
+        >>> study = client.study(tensor, "compare", ranks=[1, 2], methods=["hals"], betas=[0], repeats=1).wait()
         >>> study.save_table("table.csv")
         """
         format = TABLES.get(_ending(path))
@@ -216,7 +223,8 @@ class Study(RunningRecord):
 
         Examples
         --------
-        >>> study = client.study(client.upload(array), "compare", ranks=[1, 2], methods=["hals"], betas=[0]).wait()
+        >>> tensor = client.upload(array)
+        >>> study = client.study(tensor, "compare", ranks=[1, 2], methods=["hals"], betas=[0], repeats=1).wait()
         >>> study.plot("objective", "objective.svg")
         """
         if _ending(path) not in PICTURES:
