@@ -21,7 +21,7 @@ test: lint
 	$(BIN)/pytest $(DURATIONS) --numprocesses 2 tests/solvers
 	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/jobs tests/api tests/security tests/operations
 	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/clients
-	$(BIN)/pytest $(DURATIONS) tests/page
+	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/page
 	$(MAKE) faults
 
 lint: $(VENV)/installed

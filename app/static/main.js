@@ -1,4 +1,4 @@
-// The page starts here: theme, session, navigation, and the first screen.
+// Starts the page: theme, session, navigation, and the first screen.
 
 import { connection } from "./api/connection.js";
 import { session } from "./api/request.js";

@@ -1,5 +1,5 @@
-// A module that did not arrive (the network changed, the server restarted) would leave the page blank, and browsers do
-// not fetch it again: the whole page is loaded anew, once the server answers. A plain script in the head.
+// Reloads the page, once the server answers, after a module failed to load: browsers do not fetch it again, so the
+// page would stay blank. A plain script in the head.
 (() => {
   const WAIT = 1500;
   let waiting = false;

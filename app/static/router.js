@@ -1,9 +1,9 @@
-// Which screen the address asks for: `#/jobs/ID/components?…`. One screen at a time; leaving it ends what it started.
+// Shows the screen of an address such as `#/jobs/ID/components?…`. Leaving a screen aborts its requests and timers.
 
 import { h, replace } from "./components/element.js";
 import { problemNote } from "./components/problem-note.js";
 
-// Pattern, the entry of the navigation it belongs to, and the module that shows it, loaded when it is needed.
+// Pattern, entry of the navigation, and module, which is loaded when it is needed.
 /** @type {[string, string | null, () => Promise<{show: (screen: any) => unknown}>][]} */
 const SCREENS = [
   ["/", "data", () => import("./screens/data.js")],
@@ -31,7 +31,7 @@ export const go = (path, query) => {
   location.hash = link(path, query);
 };
 
-/** Change the query of this screen without showing it anew: filters stay in the address. */
+/** Change the query in the address without reloading the screen. */
 export const keepQuery = (path, query) => history.replaceState(null, "", link(path, query));
 
 function findScreen(path) {
@@ -54,13 +54,13 @@ function findScreen(path) {
 
 const currentAddress = () => location.hash.replace(/^#/, "").split("?");
 
-/** Fetch the module of the screen that the address asks for, while something else is on its way. */
+/** Start to load the module of the current screen. */
 export const preload = () =>
   findScreen(currentAddress()[0] || "/")
     ?.load()
     .catch(() => {}); // `route` reports the error
 
-/** Show what the address asks for. */
+/** Show the screen of the current address. */
 export async function route() {
   if (location.hash === "#main") return;
   screenAbort.abort(new DOMException("left", "AbortError"));
@@ -87,7 +87,7 @@ export async function route() {
     if (!signal.aborted) heading(main);
   } catch (error) {
     if (signal.aborted) return;
-    // In the words of every browser: a module could not be fetched.
+    // Browsers word it differently: a module could not be fetched.
     if (error instanceof TypeError && /import|module/i.test(error.message))
       return void dispatchEvent(new Event("ncp-missing-module"));
     replace(
@@ -100,13 +100,13 @@ export async function route() {
   }
 }
 
-/** The title of the window, and the focus for those who do not see that the screen changed. */
+/** Set the title of the window, and move the focus so that screen readers notice the new screen. */
 function heading(main) {
   const title = main.querySelector("h1");
   if (!title) return;
   document.title = `${title.textContent} · sparse-ncp`;
   title.tabIndex = -1;
-  // A page that was just loaded begins at its top, where the skip link is.
+  // After loading the page, the focus stays at the top, where the skip link is.
   if (!isFirst && (!main.contains(document.activeElement) || document.activeElement === main))
     title.focus({ preventScroll: true });
   isFirst = false;

@@ -1,4 +1,4 @@
-// Light, dark or as the system: set before the first paint, so that nothing flashes.
+// The colour theme: light, dark or the system's. Set before the first paint, so that nothing flashes.
 // A plain script in the head; `window.ncpTheme` is its only name.
 (() => {
   const STORED = "ncp-theme";
@@ -30,7 +30,7 @@
       try {
         localStorage.setItem(STORED, choice);
       } catch {
-        // storage is switched off: the choice holds until the page is left
+        // storage is switched off: the choice lasts until the page is closed
       }
       apply();
     },

@@ -1,4 +1,4 @@
-// The event stream of a job or a study: every event once and in order, over cut connections, sleep and restarts.
+// Follows the event stream of a job or a study: every event once and in order, across lost connections and restarts.
 //
 // Read with fetch, because EventSource gives up at the first gateway error of a proxy, cannot start after a given
 // event, and does not notice a connection that died while the laptop was asleep.

@@ -21,7 +21,7 @@ export async function loadFactors(path, modes, signal) {
 const norm = (values) => Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
 const largest = (values) => values.reduce((most, value) => Math.max(most, value), 0);
 
-/** The share of entries below the threshold, relative to their column's maximum; the mean over the modes. */
+/** Return the fraction of entries below the threshold, relative to their column's maximum, averaged over the modes. */
 export function sparsityOf(factors, threshold) {
   const shares = factors.map((factor) => {
     const zero = factor.reduce((sum, values) => {
@@ -34,10 +34,10 @@ export function sparsityOf(factors, threshold) {
 }
 
 /**
- * The components that are alive, the largest first: `{number, weight, share, sparsity, columns}`.
+ * Return the nonzero components, the largest first: `{number, weight, share, sparsity, columns}`.
  * `share` is the squared weight as a share of all; columns have a maximum of 1; `sparsity` is the share of entries
- * below the threshold, relative to that maximum. Alive is what the server counts: by weight where the run asked for a
- * sparsity, else where every column reaches the threshold.
+ * below the threshold, relative to that maximum. As on the server, a component counts by its weight if the run has a
+ * sparsity, and otherwise if every column reaches the threshold.
  */
 export function componentsOf(factors, settings, tensorNorm) {
   const threshold = settings.sparsity_threshold;

@@ -10,7 +10,7 @@ function setCaller(caller) {
   return caller;
 }
 
-/** The caller: `{required, owner, admin, expires_at}`; without an owner they must sign in. */
+/** Load the caller: `{required, owner, admin, expires_at}`; without an owner, a sign-in is needed. */
 export const loadCaller = async () => setCaller(await getJson("v1/session"));
 export const me = () => current;
 

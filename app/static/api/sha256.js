@@ -53,7 +53,7 @@ export class Sha256 {
       w[i] = (w[i - 16] + s0 + w[i - 7] + s1) | 0;
     }
     const state = this.#state;
-    // By index: taking a list apart would take twice the time of the rounds.
+    // By index, because destructuring would double the time of the rounds.
     let a = state[0],
       b = state[1],
       c = state[2],

@@ -1,4 +1,4 @@
-// An upload: looked up by its digest first, so that nothing is sent twice, then sent with a bar.
+// Uploads a tensor, unless the server already has a file with the same digest.
 
 import { digest } from "./digest.js";
 import { ApiError, ServerUnavailable, address, getJson, session } from "./request.js";

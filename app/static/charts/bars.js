@@ -1,9 +1,9 @@
-// Charts of one list of numbers: a histogram, the profile of a mode, the residual of every index.
+// Charts of a list of numbers: histograms, and values along a mode.
 
 import { modeTitle } from "../components/format.js";
 import { Chart, palette } from "./plotly.js";
 
-/** Equally wide bins from `min` to `max`. */
+/** A histogram with bins of equal width from `min` to `max`. */
 export class HistogramChart {
   #chart;
   constructor(element, signal) {
@@ -34,7 +34,7 @@ export class HistogramChart {
   }
 }
 
-/** Numbers along a mode: lines where the indices have an order, bars where they are named. */
+/** Numbers along a mode: a line for ordered indices, bars for named ones. */
 export class ModeChart {
   #chart;
   constructor(element, label, signal) {

@@ -1,12 +1,12 @@
-// Objective and relative error per iteration or second, drawing themselves; all numbers stay, few points are drawn.
+// Objective and relative error per iteration or second, redrawn live; long curves are thinned for drawing.
 
 import { Chart, colors, load, palette } from "./plotly.js";
 import { firstAtLeast, thin } from "./downsample.js";
 
 const POINTS = 1500;
-const REDRAW = 120; // milliseconds between two drawings, however fast iterations come
-const REST = 3; // times as long as a drawing took: a slow machine draws less often, and stays free for its user
-const LONGEST_REST = 1000; // and still once a second
+const REDRAW = 120; // milliseconds between two drawings at least
+const REST = 3; // pause after a drawing, as a multiple of its time: a slow machine draws less often
+const LONGEST_REST = 1000; // milliseconds
 const TITLES = {
   objective: "objective",
   relative_error: "relative error",
@@ -42,7 +42,7 @@ export class ConvergenceChart {
     signal.addEventListener("abort", () => clearTimeout(this.#timer));
   }
 
-  /** Soon; many calls are one drawing. */
+  /** Redraw soon; several calls share one drawing. */
   update() {
     this.#stale = true;
     if (this.#timer === undefined) this.#schedule();
@@ -56,7 +56,7 @@ export class ConvergenceChart {
   async #redraw() {
     let begin = performance.now();
     try {
-      await load(); // which is no part of what a drawing costs
+      await load(); // not part of the time of a drawing
       this.#stale = false;
       begin = performance.now();
       await this.#chart.draw(() => this.#figure());
@@ -79,7 +79,7 @@ export class ConvergenceChart {
     if (range[0] !== undefined) this.#range = range.map(Number);
     else if (change["xaxis.autorange"]) this.#range = null;
     else return;
-    this.update(); // the part that is seen gets all the points
+    this.update(); // all points go to the visible part
   }
 
   #figure() {
@@ -92,7 +92,7 @@ export class ConvergenceChart {
     );
     const type = this.log ? "log" : "linear";
     const range = this.#range ? { range: [...this.#range], autorange: false } : { autorange: true };
-    // Room that does not depend on the labels: a chart that is drawn many times is not laid out twice each time.
+    // Fixed margins, so that plotly does not lay out the chart twice for its labels.
     const fixedMargins = { automargin: false };
     const number = this.log ? { exponentformat: "power", nticks: 5 } : { exponentformat: "power", nticks: 6 };
     return {
@@ -125,7 +125,7 @@ export class ConvergenceChart {
     };
   }
 
-  /** One line per phase, with gaps between trial starts; the part that is seen is thinned, and a point on each side. */
+  /** Return one line per phase, with gaps between trial starts, thinned within the visible part. */
   #traces(series, quantity, row, name, color) {
     const { [this.x]: x, [quantity]: y, length } = series;
     const from = this.#range ? Math.max(0, firstAtLeast(x, length, this.#range[0]) - 1) : 0;

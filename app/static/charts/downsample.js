@@ -1,6 +1,6 @@
-// Points for drawing: of a long curve the first, lowest, highest and last of each bucket, so that no peak is lost.
+// Thins long curves for drawing: keeps the first, lowest, highest and last point of each bucket, so no peak is lost.
 
-/** Indices to draw of `values[from … to)`, at most about `most` of them. */
+/** Return the indices of `values[from … to)` to draw, about `most` at most. */
 export function thin(values, from, to, most) {
   const length = to - from;
   if (length <= most) return Array.from({ length }, (_, place) => from + place);
@@ -23,7 +23,7 @@ export function thin(values, from, to, most) {
   return kept;
 }
 
-/** The place of the first value that is not below `bound`, in values that grow. */
+/** Return the index of the first of the increasing values that is at least `bound`. */
 export function firstAtLeast(values, length, bound) {
   let low = 0;
   let high = length;

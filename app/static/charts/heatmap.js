@@ -1,9 +1,9 @@
-// A slice with two modes as a heat map, one with a single mode as lines; labelled with the axes.
+// Draws a slice: two modes as a heat map, a single mode as a line.
 
 import { modeTitle } from "../components/format.js";
 import { Chart, colors, diverging, palette, sequential } from "./plotly.js";
 
-/** The labels of the indices that a thinned slice shows. */
+/** Return the labels of the indices in a thinned slice. */
 export function ticks(axes, mode, length, step) {
   const values = axes?.[mode - 1]?.values;
   return Array.from({ length }, (_, place) => (values ? values[place * step] : place * step));

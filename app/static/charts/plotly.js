@@ -1,4 +1,4 @@
-// plotly, loaded where the first chart is, and drawn in the colours of the page.
+// plotly, loaded with the first chart and styled in the colours of the page.
 
 let loading = null;
 
@@ -39,7 +39,7 @@ function withoutMapStyles() {
 const LIGHT = ["#0072b2", "#c75100", "#00815c", "#a8427e", "#7a6a00", "#3a86b7", "#6a4fb3", "#8a4b2a"];
 const DARK = ["#56b4e9", "#ff9d4d", "#2fd3a0", "#f09bc8", "#f0e442", "#9ad0f5", "#b9a5f5", "#dba07f"];
 
-// Resolved by a probe: custom properties come back as light-dark(…), which plotly does not read.
+// A probe resolves the colours: custom properties are returned as light-dark(…), which plotly cannot parse.
 const probe = document.createElement("span");
 function color(name) {
   if (!probe.isConnected) {
@@ -63,7 +63,7 @@ export const colors = () => ({
   accent: color("accent"),
 });
 
-// From the colour of the card to a strong one: no value looks like a hole, and zero looks like nothing.
+// From the colour of the card to a strong one, so that zero blends with the background.
 /** @type {() => [number, string][]} */
 export const sequential = () =>
   isDark()
@@ -127,8 +127,8 @@ const CONFIG = {
 };
 
 /**
- * A chart in an element: `draw(figure)` shows `figure()` → {traces, layout}, and again when the theme changes.
- * `label` is what a screen reader says of it; the numbers themselves stand in a table or in the facts beside it.
+ * A chart in an element. `draw(figure)` draws `figure()` → {traces, layout}, and again when the theme changes.
+ * Screen readers read `label`; the numbers are in a table or in the facts beside the chart.
  */
 export class Chart {
   /** @type {(() => {traces: object[], layout: object}) | null} */
@@ -145,7 +145,7 @@ export class Chart {
    */
   constructor(element, label, signal) {
     this.element = element;
-    element.setAttribute("role", "figure"); // no picture: it has buttons
+    element.setAttribute("role", "figure"); // not "img", because it contains buttons
     element.setAttribute("aria-label", label);
     this.#signal = signal;
     addEventListener("ncp-theme", () => this.#figure && this.draw(this.#figure), { signal });

@@ -1,4 +1,4 @@
-// The numbers of every iteration, all of them, in typed arrays: 100,000 iterations take three megabytes.
+// The numbers of all iterations in typed arrays: 100,000 iterations take three megabytes.
 
 const FIRST_ROOM = 1024;
 const PHASES = ["exact", "compressed", "start", "single"];
@@ -18,7 +18,7 @@ export class Series {
     return this.length ? this.iteration[this.length - 1] : 0;
   }
 
-  /** Add one iteration; false if it is here already. */
+  /** Add one iteration; return false if it was added before. */
   push(row) {
     if (row.iteration <= this.last) return false;
     if (this.length === this.#room) this.#grow();
@@ -39,7 +39,7 @@ export class Series {
     }
   }
 
-  /** Rows of the history's CSV, which is far smaller than its JSON. */
+  /** Add the rows of a history in CSV, which is far smaller than JSON. */
   addCsv(text) {
     const lines = text.trimEnd().split("\n");
     const names = lines[0].split(",");
@@ -52,7 +52,7 @@ export class Series {
     }
   }
 
-  /** Runs of iterations that belong together: `{from, to, phase, start}`, from one trial start or phase to the next. */
+  /** Return the consecutive iterations of one phase and trial start: `{from, to, phase, start}`. */
   segments() {
     const found = [];
     for (let place = 0; place < this.length; place++) {

@@ -10,10 +10,10 @@ const WIDTH = 240;
 const HEIGHT = 64;
 const MOST_BARS = 80;
 const MOST_POINTS = 600;
-// Unlabelled modes that are so short are samples or conditions rather than a spectrum or a time.
+// Unlabelled modes up to this length are taken for samples or conditions, not for a spectrum or time.
 const FEW = 12;
 
-/** How a mode is drawn: "bars" where its indices are named or few, "heat" where those are many, else "lines". */
+/** Return the style of a mode: "bars" for few or named indices, "heat" for too many of them, otherwise "lines". */
 export function styleOf(axis, length) {
   if (axis)
     return typeof axis.values[0] === "string"
@@ -145,7 +145,7 @@ function panel(values, style, color, label) {
   return frame;
 }
 
-/** One row of colours; of a mode that is longer than the strip, the largest value of each piece. */
+/** Draw a row of colours; in a strip shorter than the mode, each shows the largest of several values. */
 function strip(values, label) {
   const width = Math.min(values.length, 1200);
   const canvas = h("canvas", { width, height: 1, role: "img", "aria-label": label });

@@ -1,9 +1,9 @@
-// Words for screen readers when something changed that they cannot see.
+// Announcements for screen readers.
 
 export function announce(text) {
   const region = /** @type {HTMLElement} */ (document.querySelector("[data-announce]"));
   region.textContent = "";
-  // A new text node after a pause: the same words twice are read twice.
+  // Set after a pause, so that repeated words are read again.
   setTimeout(() => {
     region.textContent = text;
   }, 50);

@@ -1,9 +1,9 @@
-// Questions: before something is deleted or renamed. The browser's own dialog keeps the focus inside.
+// Dialogs to confirm and to rename. The browser's own element keeps the focus inside.
 
 import { h } from "./element.js";
 import { problemNote } from "./problem-note.js";
 
-/** Show a dialog; `body(close)` gives its content. Resolves to what `close` was called with, null if it was left. */
+/** Show a dialog with the content `body(close)`. Resolves to the argument of `close`, or null if it was dismissed. */
 export function show(title, body, { large = false } = {}) {
   return new Promise((resolve) => {
     let answer = null;
@@ -22,12 +22,12 @@ export function show(title, body, { large = false } = {}) {
   });
 }
 
-/** Ask, and act on yes; a refusal is shown where the question was. Resolves to whether it was done. */
+/** Ask for confirmation, then call `act`; errors are shown in the dialog. Resolves to whether it succeeded. */
 export function confirm(title, text, verb, act) {
   return ask(title, (form) => form.append(h("p", {}, text)), verb, act, "danger");
 }
 
-/** Ask for a name. Resolves to whether it was changed. */
+/** Ask for a new name. Resolves to whether it was changed. */
 export function rename(kind, present, act) {
   const input = h("input", { value: present ?? "", maxlength: 200, "aria-label": "Name", autofocus: true });
   return ask(

@@ -1,4 +1,4 @@
-// Elements in one call: h("button", {class: "primary", onclick: submit}, "Run").
+// Creates elements: h("button", {class: "primary", onclick: submit}, "Run").
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -16,7 +16,7 @@ function fill(element, attributes, children) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (name === "dataset") Object.assign(element.dataset, value);
-    // Through the object model: a style attribute is refused by the page's policy.
+    // Set through the object model, because the page's policy refuses style attributes.
     else if (name === "style")
       for (const [property, text] of Object.entries(value)) element.style.setProperty(property, text);
     else if (name === "value" || name === "checked") element[name] = value;
@@ -58,10 +58,10 @@ export function redraw(parent, ...children) {
 }
 
 let last = 0;
-/** An id that no other element has: for labels and descriptions. */
+/** Return a unique id, for labels and descriptions. */
 export const newId = (word) => `${word}-${++last}`;
 
-/** A card with a heading; `controls` stand beside it. */
+/** Return a card with a heading, and `controls` beside it. */
 export function card(title, controls = [], ...children) {
   const id = newId("card");
   return h(
@@ -83,7 +83,7 @@ export function facts(pairs) {
   );
 }
 
-/** A choice among a few, as radio buttons that look like one control. */
+/** Return radio buttons that look like one control. */
 export function choice(legend, options, chosen, onchange) {
   const name = newId("choice");
   return h(
@@ -101,7 +101,7 @@ export function choice(legend, options, chosen, onchange) {
 }
 
 /**
- * A labelled control with advice below it, and room for an error.
+ * Return a labelled control, with advice below it and room for an error.
  *
  * @param {string} label
  * @param {any} control

@@ -1,4 +1,4 @@
-// Numbers, sizes and times as people read them.
+// Formats numbers, sizes and times.
 
 const DIGITS = new Intl.NumberFormat("en", { maximumSignificantDigits: 4, useGrouping: false });
 const WHOLE = new Intl.NumberFormat("en");
@@ -12,7 +12,7 @@ export function number(value, digits = 4) {
 }
 
 export const whole = (value) => (value === null || value === undefined ? "–" : WHOLE.format(value));
-/** A share that is not nothing is never written as 0.0 %. */
+/** Format a fraction in percent; a positive one never becomes 0.0 %. */
 export function percent(share, digits = 1) {
   if (share === null || share === undefined) return "–";
   const least = 10 ** -digits;
@@ -62,13 +62,13 @@ function ago(age) {
 
 export const nameOf = (record) => record.name || `${record.id.slice(0, 8)}…`;
 
-/** What a mode is called: its label, or its number. */
+/** Return the label of a mode, or its number. */
 export const modeName = (axes, mode) => axes?.[mode - 1]?.name ?? `mode ${mode}`;
 export function modeTitle(axes, mode) {
   const axis = axes?.[mode - 1];
   return axis ? axis.name + (axis.unit ? ` (${axis.unit})` : "") : `mode ${mode}`;
 }
-/** The label of one index of a mode, or the index. */
+/** Return the label of an index of a mode, or the index itself. */
 export function indexLabel(axes, mode, index) {
   const axis = axes?.[mode - 1];
   return axis ? `${axis.values[index]}${axis.unit ? ` ${axis.unit}` : ""}` : `index ${index}`;

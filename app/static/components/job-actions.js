@@ -1,4 +1,4 @@
-// What can be done with a job, on every screen that shows one.
+// The actions on a job: rename, delete, cancel, download.
 
 import { address, send } from "../api/request.js";
 import { announce } from "./announce.js";
@@ -29,7 +29,7 @@ export async function cancelJob(job) {
   return updated;
 }
 
-/** Factors, history and pictures, in every format. */
+/** Show a dialog that offers factors, history and pictures in every format. */
 export function download(job, modes) {
   const path = pathOf(job);
   return show("Download", (close) => {

@@ -1,4 +1,4 @@
-// The head of a job's screens: its name, its state, what can be done with it, and the way between Live and Components.
+// The heading of a job's screens: name, state, actions, and tabs for Live and Components.
 
 import { announce } from "./announce.js";
 import { h } from "./element.js";
@@ -10,7 +10,7 @@ export const stateMark = (state) => h("span", { class: `state ${state}` }, state
 
 /**
  * `{element, show(job)}`; `screen` is "live" or "components", `modes` how many modes the tensor has.
- * Made once and changed in place: who is about to press something still has it when the job ends.
+ * Created once and changed in place, so that no button disappears under the pointer or loses the focus.
  */
 export function jobHeading(screen, modes) {
   let job = null;

@@ -1,4 +1,4 @@
-// A list of the API as a table: a page at a time, the rest on demand; rows whose record changed are drawn anew.
+// A list of the API as a table, loaded page by page. Only rows whose record changed are redrawn.
 
 import { getJson } from "../api/request.js";
 import { h, redraw, replace } from "./element.js";
@@ -6,8 +6,8 @@ import { h, redraw, replace } from "./element.js";
 const PAGE = 50;
 
 /**
- * `row(record)` gives the cells. `reload()` starts anew with the filter and resolves to how many are shown;
- * `refresh()` looks again at the newest page, and at the pages that have something live.
+ * `row(record)` returns the cells. `reload()` applies the filter and resolves to the number of rows; `refresh()` reads
+ * the first page again, and the pages with queued or running records.
  */
 export function pagedTable({ path, signal, filter, columns, empty, row }) {
   const body = h("tbody");
@@ -21,7 +21,7 @@ export function pagedTable({ path, signal, filter, columns, empty, row }) {
     ),
   );
   const rows = new Map();
-  let cursors = []; // where each page that is shown begins
+  let cursors = []; // the cursor of every page shown
   let next = null;
   let turn = 0;
 
@@ -77,7 +77,7 @@ export function pagedTable({ path, signal, filter, columns, empty, row }) {
       page.items.forEach((record) => {
         if (rows.has(record.id) || !number) put(record, first);
       });
-      // What is gone from a page that is whole has been deleted, or does not pass the filter any more.
+      // A record missing from a complete page was deleted, or no longer passes the filter.
       if (!number && page.items.length < PAGE)
         for (const [id, { element }] of rows)
           if (!page.items.some((record) => record.id === id)) {

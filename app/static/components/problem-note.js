@@ -1,4 +1,4 @@
-// A refusal of the server, in its own words: what, why and what to do.
+// An error message: what is wrong, where, and what to do, in the server's words.
 
 import { h } from "./element.js";
 

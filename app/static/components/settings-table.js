@@ -1,8 +1,8 @@
-// Settings side by side: of one job all, of several those that differ.
+// The settings of a job.
 
 import { h } from "./element.js";
 
-/** Nested settings flat: `stop.tolerance`. */
+/** Flatten nested settings to names such as `stop.tolerance`. */
 export function flat(settings, prefix = "") {
   return Object.entries(settings).flatMap(([name, value]) =>
     value !== null && typeof value === "object" && !Array.isArray(value)

@@ -1,4 +1,4 @@
-// Any slice of a tensor: two modes as a picture, a slider for each of the others.
+// A slice of a tensor: two modes as a picture, with a slider for each of the others.
 
 import { SliceChart } from "../charts/heatmap.js";
 import { choice, h, replace, select } from "./element.js";
@@ -71,7 +71,7 @@ export function sliceView({ shape, axes, load, fixed = {}, signed = [], range = 
     draw();
   }
 
-  // The newest wish wins: while a slice is on its way, further moves of a slider become one more request.
+  // While a slice is loading, further moves of a slider become a single request.
   let busy = false;
   async function draw() {
     requested++;
@@ -122,7 +122,7 @@ export function sliceView({ shape, axes, load, fixed = {}, signed = [], range = 
     thinningNote.textContent = words.length ? `Thinned for drawing: ${words.join(", ")}.` : "";
   }
 
-  // Charts are drawn once they are in the page.
+  // Deferred, because charts can only be drawn once they are in the page.
   queueMicrotask(arrange);
   const scale =
     range &&

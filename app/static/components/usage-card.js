@@ -1,4 +1,4 @@
-// What is mine, and how much of my quota is used.
+// The caller's usage and quota.
 
 import { getJson } from "../api/request.js";
 import { card, facts, h, replace } from "./element.js";

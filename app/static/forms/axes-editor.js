@@ -1,4 +1,4 @@
-// Labels of a tensor: name, unit and values of each mode, typed or pasted from a spreadsheet.
+// An editor for the labels of a tensor: name, unit and values of each mode, typed or pasted from a spreadsheet.
 
 import { send } from "../api/request.js";
 import { announce } from "../components/announce.js";

@@ -1,4 +1,4 @@
-// The form of a request body: a few fields in front, the rest folded away, all from the schema.
+// A form for a request body, generated from its schema: a few fields in front, the rest folded.
 
 import { h } from "../components/element.js";
 import { control } from "./schema.js";
@@ -59,7 +59,7 @@ export function requestForm(schema, all, { front, skip = [], onchange }) {
       ),
       folded,
     ),
-    /** Only what was given. */
+    /** Return the fields that have a value. */
     body: () =>
       Object.fromEntries(
         Object.entries(controls)
@@ -70,7 +70,7 @@ export function requestForm(schema, all, { front, skip = [], onchange }) {
       for (const [name, value] of Object.entries(values)) controls[name]?.set(value);
       showDefaults();
     },
-    /** The settings of a job, which are complete: only those are filled in that are not what an empty field means. */
+    /** Fill in the settings of a job, except those that equal the default of an empty field. */
     setSettings(values) {
       const preset = values.preset === "recommended";
       for (const [name, value] of Object.entries(values)) {
@@ -79,7 +79,7 @@ export function requestForm(schema, all, { front, skip = [], onchange }) {
       }
       showDefaults();
     },
-    /** Show errors at their fields, and open what hides one; gives those that have no field here. */
+    /** Show errors at their fields, unfolding them if necessary; return the errors without a field here. */
     fail(errors) {
       for (const one of Object.values(controls)) one.fail(null);
       const left = [];

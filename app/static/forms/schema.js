@@ -1,12 +1,12 @@
-// A form from the API's own schema: every field with its default and its line of advice, so that it cannot drift.
-// A field that is left empty is left out of the request, and the server's default or preset holds.
+// Form controls generated from the API's schema, with its defaults and descriptions.
+// Empty fields are left out of the request, so that the server's default or preset applies.
 
 import { field, h, newId, select } from "../components/element.js";
 
 const PRESET = /; (?:default (.*)|required), with the preset (.*)$/s;
 
 let loading = null;
-/** The schemas of the API by name, loaded once. */
+/** Return the schemas of the API by name, loaded once. */
 export async function schemas(getJson, signal) {
   loading ??= getJson("openapi.json", { signal }).catch((error) => {
     loading = null;
@@ -17,7 +17,7 @@ export async function schemas(getJson, signal) {
 
 const follow = (schema, all) => (schema.$ref ? { ...all[schema.$ref.split("/").at(-1)], ...schema } : schema);
 
-/** The forms that a value may have, flat and without null. */
+/** Return the alternatives of a schema, flattened and without null. */
 function forms(schema, all) {
   const found = follow(schema, all);
   return [...(found.anyOf ?? []), ...(found.oneOf ?? [])].length
@@ -27,7 +27,7 @@ function forms(schema, all) {
     : [found];
 }
 
-/** One line of advice, and what holds if the field is left empty. */
+/** Return the advice on a field, and its default. */
 function describe(schema, preset) {
   const description = schema.description ?? "";
   const found = PRESET.exec(description);
@@ -42,7 +42,7 @@ function describe(schema, preset) {
   return { advice, standard: standard === "null" ? null : standard };
 }
 
-/** Whether null can be asked for and means something else than leaving the field out. */
+/** Return whether null is allowed and differs from leaving the field out. */
 function hasNull(schema, all) {
   const nullable = [...(schema.anyOf ?? []), ...(schema.oneOf ?? [])].some((one) => follow(one, all).type === "null");
   return nullable && describe(schema, false).standard !== null && describe(schema, false).standard !== undefined;
@@ -53,7 +53,7 @@ const defaultText = (standard) =>
 
 /**
  * Controls for one property: `{element, value(), set(value), fail(text), preset(isOn)}`.
- * `value()` is undefined where nothing was given. A nested object is a fieldset of the same.
+ * `value()` is undefined for an empty field. A nested object becomes a fieldset of controls.
  */
 export function control(name, schema, all, onchange, label = name) {
   const options = forms(schema, all);
@@ -167,7 +167,7 @@ function text(name, schema, options, choices, takesNull, onchange, label) {
   return made;
 }
 
-/** What was typed, as JSON means it; what is no number is sent as it is, and the server says what is wrong. */
+/** Convert text to a JSON value. Text that is not a number is sent as it is, and the server explains the error. */
 function parse(given, numeric, lists, options) {
   const one = (part) => (numeric && part !== "" && Number.isFinite(Number(part)) ? Number(part) : part);
   const onlyLists = options.every((form) => form.type === "array");

@@ -1,4 +1,4 @@
-// Operator, with an admin's key: queue, owners, workers, disk; anybody's jobs, and an end to any of them.
+// The operator's screen, for admins: queue, owners, workers, disk, and the jobs of every owner.
 
 import { poll } from "../api/connection.js";
 import { getJson, pages, send } from "../api/request.js";

@@ -1,4 +1,4 @@
-// Data: drop a file, or take a sample; then the tensors that are there.
+// The first screen: upload a file or take a sample, and the newest tensors.
 
 import { poll } from "../api/connection.js";
 import { getJson, send } from "../api/request.js";
@@ -9,7 +9,11 @@ import { problemNote } from "../components/problem-note.js";
 import { go, link } from "../router.js";
 
 const RECENT = 8;
-const PHASES = { reading: "Looking whether it is here already", sending: "Sending", checking: "The server checks it" };
+const PHASES = {
+  reading: "Checking whether the server has it already",
+  sending: "Uploading",
+  checking: "The server is checking it",
+};
 
 export async function show({ main, signal }) {
   const uploads = h("div", { class: "stack" });
@@ -69,7 +73,7 @@ export async function show({ main, signal }) {
   poll(5000, signal, async () => renderRecent(list, await getJson("v1/tensors", { query: { limit: RECENT }, signal })));
 }
 
-/** One upload: its bar, and a promise of the tensor, or of null. */
+/** Start an upload: returns its progress bar, and a promise of the tensor or null. */
 function row(file, leaving) {
   const cancel = new AbortController();
   leaving.addEventListener("abort", () => cancel.abort(leaving.reason));

@@ -1,4 +1,4 @@
-// Components: one row each, one column per mode; how far they can be trusted; the data behind any point.
+// The components of a job, one row each and one column per mode, with diagnostics and the data behind any point.
 
 import { poll } from "../api/connection.js";
 import { componentsOf, loadFactors } from "../api/factors.js";
@@ -75,7 +75,7 @@ export async function show({ main, parameters: { id }, signal }) {
     all.hidden = !hidden.size;
   }
 
-  /** All components of one mode in a chart to zoom into. */
+  /** Show all components along one mode in a chart. */
   function onopen(mode) {
     const closing = new AbortController();
     showDialog(
@@ -111,7 +111,7 @@ export async function show({ main, parameters: { id }, signal }) {
     const found = await loadFactors(path, modes, signal);
     iteration = found.iteration;
     shape = found.factors.map((factor) => factor[0].length);
-    // Without the tensor its norm is not known; a component of weight zero is dead in any case.
+    // The norm of a deleted tensor is unknown; components of weight zero are left out in any case.
     components = componentsOf(found.factors, job.settings, tensor?.norm ?? 0);
     const partial = LIVE.includes(job.state)
       ? ` These are partial, of iteration ${whole(iteration)}; the run goes on.`
@@ -164,7 +164,7 @@ export async function show({ main, parameters: { id }, signal }) {
   }
 }
 
-/** Residual and leverage of every index; a click shows the slice behind it. */
+/** Show residual and leverage of every index; a click shows the slice behind it. */
 function showDiagnostics(place, diagnostics, { path, shape, axes, signal, tensor }) {
   const drawing = h("div", { class: "chart" });
   const detail = h("div", { class: "stack", dataset: { detail: "" } });

@@ -1,4 +1,4 @@
-// Live: the run drawing itself, and what it came to.
+// A job: its convergence, drawn live, and its outcome.
 
 import { poll } from "../api/connection.js";
 import { follow } from "../api/events.js";
@@ -13,8 +13,8 @@ import { jobHeading } from "../components/job-heading.js";
 import { settingsTable } from "../components/settings-table.js";
 import { link } from "../router.js";
 
-const LOOK_AT_FACTORS = 5000; // milliseconds between two looks for a new checkpoint
-const LARGEST_FACTORS = 2e6; // entries; of more, the components are counted at the end only
+const LOOK_AT_FACTORS = 5000; // milliseconds between checks for a new checkpoint
+const LARGEST_FACTORS = 2e6; // entries; with more, components are only counted at the end
 const PHASES = {
   preparing: "preparing",
   start: "trying starts",
@@ -115,7 +115,7 @@ export async function show({ main, parameters: { id }, signal }) {
   render();
   series.addCsv(await (await read(`${path}/history`, { query: { format: "csv" }, signal })).text());
   await refresh();
-  // What the history has is not sent again: the stream begins after its last iteration.
+  // The stream starts after the last iteration of the history.
   follow(`${path}/events`, {
     signal,
     after: series.last ? `${series.last}-0` : null,
@@ -134,7 +134,7 @@ export async function show({ main, parameters: { id }, signal }) {
     if (!signal.aborted) return refresh();
   });
   if (LIVE.includes(job.state)) {
-    // The place in the queue and the phase come with the job, not with an event.
+    // The place in the queue and the phase come with the job, not with events.
     poll(3000, signal, async () => {
       if (LIVE.includes(job.state)) await refresh();
     });
@@ -148,7 +148,7 @@ export async function show({ main, parameters: { id }, signal }) {
   }
 }
 
-/** Components alive and sparsity at the last checkpoint; null where there are too many entries to look at. */
+/** Count components and zeros at the last checkpoint; null if there are too many entries. */
 async function checkpointSummary(path, job, tensor, signal) {
   if (tensor.shape.reduce((sum, length) => sum + length, 0) * job.settings.rank > LARGEST_FACTORS) return null;
   const { iteration, factors } = await loadFactors(path, tensor.shape.length, signal);

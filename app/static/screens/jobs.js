@@ -1,4 +1,4 @@
-// Jobs: all of them, with live states, filters and a search; several at once to compare; what is used of the quota.
+// The list of jobs, with live states, filters and a search, and several to compare.
 
 import { poll } from "../api/connection.js";
 import { getJson } from "../api/request.js";
@@ -134,7 +134,7 @@ export async function show({ main, query, signal }) {
   });
   signal.addEventListener("abort", () => clearTimeout(typing));
 
-  const listed = query.method ? null : table.reload(); // asked for first: it is what people wait for
+  const listed = query.method ? null : table.reload(); // first, because it takes longest
   replace(
     main,
     h(

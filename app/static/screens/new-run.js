@@ -1,4 +1,4 @@
-// New run: one form for a run, and the same with lists for a study. What it will cost, and the lines that submit it.
+// The form of a new run or study, with an estimate of its cost and the code that submits it.
 
 import { getJson, send } from "../api/request.js";
 import { card, choice, field, h, replace, select } from "../components/element.js";
@@ -135,7 +135,7 @@ export async function show({ main, query, signal }) {
     submit.disabled = true;
     replace(problems);
     try {
-      // The key makes a second press, or a repeated request, the same job.
+      // With the key, a second press or a repeated request gives the same job.
       const made = await send("POST", kind === "run" ? "v1/jobs" : "v1/studies", {
         body: body(),
         headers: { "Idempotency-Key": key(body()) },
@@ -191,7 +191,7 @@ export async function show({ main, query, signal }) {
 
 const studySchemas = (all) => ({ choose: all.ChooseRequest, compare: all.CompareRequest });
 
-/** The newest tensors that are no masks, with the one that is asked for. */
+/** Load the newest tensors without masks, and the tensor of the query. */
 async function choices(wanted, signal) {
   const { items } = await getJson("v1/tensors", { query: { limit: 200 }, signal });
   if (wanted && !items.some(({ id }) => id === wanted))
@@ -199,7 +199,7 @@ async function choices(wanted, signal) {
   return items.filter(({ dtype }) => dtype !== "bool");
 }
 
-/** What a tensor's entries ask for: it is said in the request, and can be taken back. */
+/** Return the settings that missing or negative entries need, as a default that can be changed. */
 const entriesOf = (tensor) => ({
   missing: tensor?.missing ? "nan" : undefined,
   negative: tensor?.negative ? "keep" : undefined,
@@ -226,11 +226,11 @@ function memory({ memory: { needed_bytes: needed, limit_bytes: limit } }) {
   );
 }
 
-// Of a run, where a comparison has lists.
+// Fields of a run, and the lists that a comparison has in their place.
 const LISTS = { rank: "ranks", method: "methods", beta: "betas", sparsity: "sparsities" };
 const OF_STUDIES = ["kind", "repeats", "validate", "reference", ...Object.values(LISTS)];
 
-/** The run of a comparison that needs most memory. */
+/** Return the run of a comparison that needs most memory. */
 function largestRun(request) {
   const same = Object.entries(request).filter(([name]) => !OF_STUDIES.includes(name));
   const one = Object.entries(LISTS)
@@ -239,7 +239,7 @@ function largestRun(request) {
   return Object.fromEntries([...same, ...one]);
 }
 
-/** What is refused of a run, at the list that it came from. */
+/** Move errors about a run to the list that its value came from. */
 const inLists = (kind, errors) =>
   kind === "run" ? errors : errors.map((one) => ({ ...one, field: LISTS[one.field.split(/[.[]/)[0]] ?? one.field }));
 

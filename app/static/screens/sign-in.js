@@ -1,4 +1,4 @@
-// Sign in: a key, pasted once. The page forgets it at once; the browser keeps a session.
+// The sign-in screen: a key is exchanged for a session, and not kept.
 
 import { field, h, replace } from "../components/element.js";
 import { problemNote } from "../components/problem-note.js";

@@ -1,4 +1,4 @@
-// One tensor, before anything runs: what it is, its entries, its axes, any slice of it.
+// One tensor: its properties, the distribution of its entries, its axes, and any slice of it.
 
 import { address, getJson, send } from "../api/request.js";
 import { HistogramChart, ModeChart } from "../charts/bars.js";
@@ -106,7 +106,7 @@ function summaryCard(path, tensor, signal) {
   const drawing = h("div", { class: "chart small" });
   const profiles = h("div", { class: "stack" });
   const histogram = new HistogramChart(drawing, signal);
-  let log = false; // of counts that are nearly all in one bin, the others are only seen on a log scale
+  let log = false; // on, where one bin has nearly all counts
   let summary = null;
   const draw = () => summary && histogram.draw(summary.histogram, log);
   const scale = h("div");
@@ -131,7 +131,7 @@ function summaryCard(path, tensor, signal) {
   return made;
 }
 
-/** The mean of every index of a mode: a dead channel or a bright sample shows at once. */
+/** Show the mean of every index of a mode, which reveals dead channels and bright samples. */
 function showProfiles(place, summary, tensor, signal) {
   const drawing = h("div", { class: "chart small" });
   const chart = new ModeChart(drawing, "Mean of every index of a mode", signal);

@@ -1,4 +1,4 @@
-// Tensors: all of them, with a search; rename, delete, and the runs on each.
+// The list of tensors, with a search, and links to the jobs on each.
 
 import { poll } from "../api/connection.js";
 import { send } from "../api/request.js";
