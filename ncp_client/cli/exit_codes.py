@@ -13,7 +13,7 @@ class ExitCode(IntEnum):
     FAILED = 1, "the job failed or was cancelled, or the server is not running"
     REFUSED = 2, "refused: an option, a setting, a key or a file"
     UNAVAILABLE = 3, "no server answers"
-    INTERRUPTED = 130, "interrupted; a job goes on"
+    INTERRUPTED = 130, "interrupted; the job continues"
 
     def __new__(cls, code: int, description: str) -> Self:
         member = int.__new__(cls, code)
