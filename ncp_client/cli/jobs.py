@@ -175,7 +175,7 @@ def download(
     url: Url = None,
     key: Key = None,
 ) -> None:
-    """Download the factors of a job; while it is running, those of its last checkpoint."""
+    """Download the factors of a job. While it is running, they are those of its last checkpoint."""
     with Client(url, key) as client:
         job = client.job(job_id)
         target = output or Path(

@@ -40,7 +40,7 @@ def study(
     key: Key = None,
     fields: Any = None,
 ) -> None:
-    """Queue a study: compare settings, or choose the number of components."""
+    """Queue a study: many runs on one tensor."""
     _check_outputs(table, plots, plot_format)
     with Client(url, key) as client:
         made = client.study(tensor_of(client, source, fields.get("name")), kind, **fields)
