@@ -1,4 +1,4 @@
-"""Admission: whether a job can run at all, decided before it is queued. All that is wrong is reported at once."""
+"""Check before a job is queued whether it can run, and report all problems at once."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
@@ -38,19 +38,19 @@ Answer = TypeVar("Answer")
 Problem: TypeAlias = InvalidInput | NotFound | NoFactorsYet
 AWAIT_CHECKPOINT = "wait for its first checkpoint, or name another job"
 FIX_EQUAL_MODES = "fix modes only that are the same in both tensors"
-# Readings scatter around zero; a larger share of negative ones hints at a transformation.
+# Noise around zero makes some entries negative; a larger share suggests that the data were transformed.
 MANY_NEGATIVE = 0.05
 
 
 class Assessment(NamedTuple):
-    """What is wrong with a request, and the memory its job would take beside the tensor; None if that is not known."""
+    """Problems of a request, and the memory that its job needs besides the tensor; None if unknown."""
 
     problems: list[Problem]
     memory_bytes: int | None
 
 
 class Inputs:
-    """The records and files that requests name. Of a tensor that several name, there is one reading for all."""
+    """Records and files that requests name, each read once even if several requests name it."""
 
     def __init__(self, records: Records, store: Store) -> None:
         self.records = records
@@ -64,7 +64,7 @@ class Inputs:
         self._found.update(wanted | self.records.tensors.find(wanted))
 
     def tensor(self, owner: str, id: str) -> TensorRecord:
-        """NotFound if there is none, or it is another owner's."""
+        """Return the record of a tensor; raise NotFound if there is none or it belongs to another owner."""
         if id not in self._found:
             self.fetch_tensors([id])
         found = self._found[id]
@@ -73,16 +73,21 @@ class Inputs:
         return found
 
     def open_tensor(self, sha256: str) -> NDArray[Any]:
-        """A read-only memory map."""
+        """Open a tensor as a read-only memory map."""
         if sha256 not in self._opened:
             self._opened[sha256] = self.store.open_tensor(sha256)
         return self._opened[sha256]
 
 
 def check_job(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, memory_limit: int) -> None:
-    """Refuse a job that cannot run, or is over a limit. Reads no entry of the tensor.
+    """Refuse a job that cannot run or exceeds a limit, without reading the entries of the tensor.
 
-    InvalidJob has everything that is wrong; NotFound or NoFactorsYet if nothing else is.
+    Raises
+    ------
+    InvalidJob
+        With all problems.
+    NotFound, NoFactorsYet
+        If there are no other problems.
     """
     problems = assess(request, owner, limits, inputs, memory_limit).problems
     if problems:
@@ -90,7 +95,7 @@ def check_job(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, m
 
 
 def assess(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, memory_limit: int) -> Assessment:
-    """All that would be refused of a job, in the order in which it is found out, and what it would need."""
+    """Return all problems of a request, and the memory that its job needs."""
     problems: list[Problem] = [*limit_problems(request.rank, request.stop.max_seconds, limits)]
     tensor = _collect(problems, lambda: inputs.tensor(owner, request.tensor_id))
     named = _find_named(problems, request, owner, inputs)
@@ -106,7 +111,7 @@ def assess(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, memo
 
 
 def problems_of_invalid(body: object, owner: str, limits: Limits, inputs: Inputs) -> list[Problem]:
-    """What else is wrong with a body that the schema has refused, as far as its valid fields show."""
+    """Return further problems of a body that the schema has refused, as far as its valid fields show them."""
     if not isinstance(body, Mapping):
         return []
     partial = PartialRequest.model_validate(body)
@@ -129,13 +134,13 @@ OrNone = WrapValidator(_or_none)
 
 
 class PartialStop(BaseModel):
-    """As far as it is valid."""
+    """The fields of `stop` that can be checked by themselves."""
 
     max_seconds: Annotated[Number | None, OrNone] = None
 
 
 class PartialRequest(BaseModel):
-    """The fields of a request that can be judged by themselves; None for one that is missing or invalid."""
+    """The fields of a request that can be checked by themselves; None for a missing or invalid one."""
 
     tensor_id: Annotated[Id | None, OrNone] = None
     rank: Annotated[Whole | None, OrNone] = None
@@ -146,7 +151,7 @@ class PartialRequest(BaseModel):
 
 
 class NamedInputs(NamedTuple):
-    """What a request names besides its tensor; None for what it does not name, or what is not there."""
+    """Inputs that a request names besides its tensor; None for those not named or not found."""
 
     initial: Job | None
     mask: TensorRecord | None
@@ -154,7 +159,7 @@ class NamedInputs(NamedTuple):
 
 
 def _collect(problems: list[Problem], find: Callable[[], Answer]) -> Answer | None:
-    """What was found; None, and one more problem, if it was not."""
+    """Call `find`; on failure, append the exception to the problems and return None."""
     try:
         return find()
     except (InvalidInput, NotFound, NoFactorsYet) as error:
@@ -183,7 +188,7 @@ def _find_named(
 
 
 def _in_field(field: str, find: Callable[[], Answer]) -> Answer:
-    """What was found; what was wrong is said of this field."""
+    """Call `find`, and attribute its exceptions to this field."""
     try:
         return find()
     except NotFound as error:
@@ -193,7 +198,7 @@ def _in_field(field: str, find: Callable[[], Answer]) -> Answer:
 
 
 def limit_problems(rank: int | None, max_seconds: float | None, limits: Limits) -> Iterator[InvalidInput]:
-    """What is over the caller's limits."""
+    """Yield the fields that exceed the limits of the caller."""
     if rank is not None and limits.rank is not None and rank > limits.rank:
         problem = f"{rank} is over your limit of {limits.rank}"
         yield InvalidInput("rank", problem, "lower the rank, or ask the operator for a higher limit")
@@ -206,14 +211,14 @@ def limit_problems(rank: int | None, max_seconds: float | None, limits: Limits) 
 def _fit_problems(
     request: JobRequest, record: TensorRecord, named: NamedInputs, inputs: Inputs, memory_limit: int
 ) -> Assessment:
-    """What does not fit the tensor, or the memory that a job may take."""
+    """Find what does not fit the tensor, or the memory that a job may use."""
     problems: list[Problem] = []
     tensor = _collect(problems, lambda: inputs.open_tensor(record.sha256))
     if tensor is None:
         return Assessment(problems, None)
     settings = request.settings()
     mask = _collect(problems, lambda: _mask(named.mask, tensor.shape, inputs))
-    if request.mask is None:  # what a mask leaves of the entries only the run can tell
+    if request.mask is None:  # which entries a mask leaves is only known during the run
         problems += _entry_problems(record, tensor.size, settings)
         _collect(problems, lambda: check_norm(record.norm, working_precision(tensor, settings.precision)))
     _collect(problems, lambda: per_mode("alpha", settings.alpha, tensor.ndim))
@@ -238,7 +243,7 @@ def _mask(record: TensorRecord | None, shape: tuple[int, ...], inputs: Inputs) -
 
 
 def _entry_problems(record: TensorRecord, size: int, settings: Settings) -> Iterator[InvalidInput]:
-    """Entries that the request does not say how to treat."""
+    """Yield problems with entries whose treatment the request does not specify."""
     if record.missing and settings.missing == "refuse":
         problem = f"{describe_count(record.missing, size)} NaN, and the job does not say what that means"
         yield InvalidInput(
@@ -258,12 +263,12 @@ def _entry_problems(record: TensorRecord, size: int, settings: Settings) -> Iter
 
 
 def describe_count(count: int, size: int) -> str:
-    """In words, with their share: "12 of 1,000 entries (1.2 %) are"."""
+    """Describe a number of entries and their share, as in "12 of 1,000 entries (1.2 %) are"."""
     return f"{count:,} of {size:,} entries ({100 * count / size:.2g} %) {'is' if count == 1 else 'are'}"
 
 
 def _mode_problems(modes: Sequence[int], order: int) -> Iterator[InvalidInput]:
-    """Why the factors of these modes cannot stay, whatever they are."""
+    """Yield reasons why these modes cannot be fixed."""
     if max(modes) > order:
         yield InvalidInput("fixed.modes", f"has a mode {max(modes)}", f"count the modes from 1 to {order}")
     elif len(modes) == order:
@@ -273,7 +278,7 @@ def _mode_problems(modes: Sequence[int], order: int) -> Iterator[InvalidInput]:
 def _model_problems(
     settings: Settings, modes: Sequence[int], fixed: Job, tensor: NDArray[Any], store: Store
 ) -> Iterator[InvalidInput]:
-    """Why the factors that are to stay do not fit. Each must have the length of its mode, and all the rank."""
+    """Yield reasons why the fixed factors do not fit the tensor, the rank or the settings."""
     rank, shape = settings.rank, tensor.shape
     if fixed.state in LIVE:
         yield InvalidInput("fixed.job_id", "is queued or running: its factors still change", "wait until it has ended")
@@ -305,7 +310,7 @@ def _model_problems(
 
 
 def _label_problems(modes: Sequence[int], ours: Axes | None, theirs: Axes | None) -> Iterator[InvalidInput]:
-    """Where a fixed mode has other labels than the model's."""
+    """Yield fixed modes whose labels differ from those of the model."""
     for mode in modes:
         if ours is not None and theirs is not None and mode <= min(len(ours), len(theirs)):
             difference = _describe_difference(ours[mode - 1], theirs[mode - 1])
@@ -316,7 +321,7 @@ def _label_problems(modes: Sequence[int], ours: Axes | None, theirs: Axes | None
 
 
 def _describe_difference(ours: Axis, theirs: Axis) -> str | None:
-    """What differs between the labels of a mode; other lengths are told of elsewhere."""
+    """Describe the first difference between the labels of a mode. Different lengths are reported elsewhere."""
     if ours.unit != theirs.unit and None not in (ours.unit, theirs.unit):
         return f"is in {theirs.unit} there, in {ours.unit} here"
     pairs = enumerate(zip(theirs.values, ours.values, strict=False))
@@ -333,7 +338,7 @@ def _check_memory(needed: int, rank: int, limit: int) -> None:
 
 
 def _check_shapes(store: Store, initial_job_id: str, shape: tuple[int, ...]) -> None:
-    """Its modes must be those of the tensor; its rank may be another."""
+    """Check that the initial factors have the shape of the tensor; the rank may differ."""
     found = tuple(len(A) for A in store.job(initial_job_id).factors())
     if found != shape:
         lengths = "×".join(map(str, found)), "×".join(map(str, shape))
@@ -342,7 +347,7 @@ def _check_shapes(store: Store, initial_job_id: str, shape: tuple[int, ...]) -> 
 
 
 def _as_one_exception(problems: list[Problem]) -> Exception:
-    """One exception for all of them. Only where nothing but a reference is wrong, it is that one's own kind."""
+    """Combine problems into one exception, of a specific type if only missing inputs are reported."""
     missing = [problem for problem in problems if isinstance(problem, NotFound)]
     if len(missing) == len(problems):
         first, *others = missing
@@ -353,7 +358,7 @@ def _as_one_exception(problems: list[Problem]) -> Exception:
 
 
 def with_fields(problems: Sequence[Problem]) -> list[InvalidInput | NotFound]:
-    """The same problems, each with the field that it is about."""
+    """Return the problems, each with the field it concerns."""
     return [
         InvalidInput("initial.job_id", str(problem), AWAIT_CHECKPOINT) if isinstance(problem, NoFactorsYet) else problem
         for problem in problems

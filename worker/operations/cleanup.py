@@ -1,4 +1,4 @@
-"""Cleanup: the retention policy, files that nobody needs, and the thread that removes them."""
+"""Apply the retention policy and remove leftover files, in a thread of the worker or once."""
 
 import logging
 import threading
@@ -18,14 +18,14 @@ from sparse_ncp.worker.store.local import open_store
 from sparse_ncp.worker.store.store import Store
 
 DAY_SECONDS = 86_400.0
-# An attempt that lost its claim may write files of a deleted job for a while; its parent kills it long before this.
+# An attempt that lost its claim may write files of a deleted job, until it is killed long before this time.
 LATE_WRITE_SECONDS = 3600.0
 log = logging.getLogger("ncp.retention")
 
 
 @dataclass(frozen=True)
 class Removed:
-    """Something that was removed, or would be."""
+    """Something that was removed, or that would be removed by a dry run."""
 
     kind: Literal["job", "study", "tensor", "file"]
     name: str
@@ -38,6 +38,8 @@ class Removed:
 
 
 class Cleanup:
+    """One run of the cleanup."""
+
     def __init__(self, records: Records, store: Store, configuration: Configuration, dry_run: bool = False) -> None:
         self._records = records
         self._store = store
@@ -48,7 +50,7 @@ class Cleanup:
         self._dry_run = dry_run
 
     def run(self) -> Iterator[Removed]:
-        """Jobs and studies first: a tensor that only they used goes in the same round, if its own time has come."""
+        """Remove what has expired, and yield each item. Jobs and studies go first, since they may be using tensors."""
         keep_jobs, keep_tensors = self._configuration.keep_jobs_days, self._configuration.keep_tensors_days
         expired = self._records.expired
         if keep_jobs is not None:
@@ -70,7 +72,7 @@ class Cleanup:
             try:
                 self._jobs.delete(job.owner, job.id)
             except (NotFound, JobNotFinished, InUse):
-                return  # its owner was quicker, or a new job starts from it
+                return  # deleted by its owner meanwhile, or a new job starts from it
         yield removed
 
     def _remove_study(self, study: Expired) -> Iterator[Removed]:
@@ -83,14 +85,14 @@ class Cleanup:
         yield removed
 
     def _remove_tensor(self, tensor: Expired, moment: int) -> Iterator[Removed]:
-        with suppress(NotFound, InUse):  # its owner was quicker, or somebody uses it again
+        with suppress(NotFound, InUse):  # deleted by its owner meanwhile, or in use again
             record = self._records.tensors.get(tensor.owner, tensor.id)
             if not self._dry_run:
                 self._tensors.delete(tensor.owner, tensor.id, moment)
             yield Removed("tensor", tensor.id, tensor.owner, record.nbytes)
 
     def _finish_deletions(self) -> Iterator[Removed]:
-        """Remove files whose record was deleted by somebody who died before the files were."""
+        """Remove files of deleted records whose deletion was interrupted."""
         discarded = self._records.expired.discarded()
         moment = self._records.expired.milliseconds_ago(LATE_WRITE_SECONDS)
         for kind, id in discarded:
@@ -109,7 +111,7 @@ class Cleanup:
             self._records.expired.forget_discarded(moment)
 
     def _remove_leftovers(self) -> Iterator[Removed]:
-        """Remove uploads without a writer, and files that somebody who was killed was writing, or wrote too late."""
+        """Remove interrupted uploads, and files that killed processes left or wrote too late."""
         for item in self._store.abandoned_uploads():
             yield Removed("file", item.name, None, item.nbytes)
         if not self._dry_run:
@@ -127,7 +129,7 @@ class Cleanup:
 
 
 class CleanupThread(threading.Thread):
-    """Applies the retention policy now and then, for as long as a worker runs. Of several workers one does it."""
+    """Apply the retention policy at intervals while a worker runs. Several workers take turns."""
 
     def __init__(self, configuration: Configuration, worker: str) -> None:
         super().__init__(name="cleanup", daemon=True)
@@ -143,10 +145,10 @@ class CleanupThread(threading.Thread):
                 if self._records.expired.acquire_cleanup_turn(self._worker, self._pause):
                     self._clean_up()
             except Unavailable as error:
-                log.warning("cleanup was put off: %s", error)
+                log.warning("cleanup was postponed: %s", error)
             except Exception:
-                # The border of the thread: what cannot be removed today is tried again, and the log says why.
-                log.exception("cleanup failed, it is tried again")
+                # The thread must survive: what could not be removed is tried again in the next round.
+                log.exception("cleanup failed and will be repeated")
             self._ended.wait(self._pause)
 
     def _clean_up(self) -> None:
@@ -156,7 +158,7 @@ class CleanupThread(threading.Thread):
                 return
 
     def end(self) -> None:
-        """Return once the thread has ended."""
+        """Stop the thread and wait for it."""
         self._ended.set()
         if self.is_alive():
             self.join()

@@ -1,4 +1,4 @@
-"""What is known of a job's model: its diagnostics, and slices of it beside those of the tensor."""
+"""Diagnostics of a job's model, and its slices next to those of the tensor."""
 
 from typing import Any
 
@@ -15,21 +15,23 @@ from sparse_ncp.worker.store.store import Store
 
 
 class ModelSlice(FrozenModel):
-    """The same slice of the model, of the tensor, and of what is left of the tensor without the model."""
+    """A slice of the model, of the tensor, and of their difference."""
 
-    modes: tuple[int, ...] = Field(description="the modes that the slice has, counted from 1")
+    modes: tuple[int, ...] = Field(description="modes of the slice, counted from 1")
     model: Slice
     tensor: Slice | None = Field(description="null if the tensor or its mask was deleted")
     residual: Slice | None
 
 
 class ModelOperations:
+    """Read the model of a job."""
+
     def __init__(self, records: Records, store: Store) -> None:
         self._records = records
         self._store = store
 
     def diagnostics(self, owner: str, id: str) -> bytes:
-        """As JSON. JobNotFinished while the job is live, NoDiagnostics if it ended without."""
+        """Return the diagnostics as JSON; raise JobNotFinished or NoDiagnostics if there are none."""
         job = self._records.jobs.get(owner, id)
         if job.state in LIVE:
             raise JobNotFinished(id)
@@ -39,7 +41,7 @@ class ModelOperations:
         return found
 
     def slice(self, owner: str, id: str, fix: str, max_length: int) -> ModelSlice:
-        """A slice; while the job runs, of its last checkpoint's factors."""
+        """Return a slice of the model; while the job runs, of its last checkpoint."""
         job = self._records.jobs.get(owner, id)
         try:
             factors = self._store.job(id).factors()
@@ -59,7 +61,7 @@ class ModelOperations:
         )
 
     def _entries(self, owner: str, job: Job) -> tuple[NDArray[Any], Booleans | None] | None:
-        """The tensor and its mask; None if either was deleted since the job has ended."""
+        """Open the tensor and its mask; return None if either was deleted."""
         try:
             tensor = self._records.tensors.get(owner, job.tensor_id)
             mask = None if job.mask is None else self._records.tensors.get(owner, job.mask.tensor_id)
@@ -70,7 +72,7 @@ class ModelOperations:
 
 
 def _no_diagnostics(job: Job) -> NoDiagnostics:
-    """Why an ended job has none."""
+    """Return the exception that says why a finished job has no diagnostics."""
     if job.state != "succeeded":
         return NoDiagnostics(job.id, f"it {'failed' if job.state == 'failed' else 'was cancelled'}", "submit it again")
     if not job.settings.diagnose:

@@ -1,4 +1,4 @@
-"""Sample tensors: what a newcomer can try before having data at hand."""
+"""Sample tensors, to try the server without data of one's own."""
 
 import io
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ ELECTRODES = ("Fz", "F3", "F4", "Cz", "C3", "C4", "Pz", "P3", "P4")
 
 
 class Sample(NamedTuple):
-    """A tensor that the server can make, the labels of its modes, and settings that suit it."""
+    """A generated tensor, the labels of its modes, and suitable settings."""
 
     name: str
     title: str
@@ -81,7 +81,7 @@ SAMPLES = {
 
 
 def find_sample(name: str) -> Sample:
-    """NotFound if there is none of this name."""
+    """Return the sample of this name; raise NotFound if there is none."""
     if name not in SAMPLES:
         raise NotFound("sample", name)
     return SAMPLES[name]
@@ -89,7 +89,7 @@ def find_sample(name: str) -> Sample:
 
 @lru_cache
 def sample_content(name: str) -> bytes:
-    """Its `.npy` file: the same bytes each time, made once."""
+    """Return the `.npy` file of a sample, always with the same bytes."""
     sample, file = find_sample(name), io.BytesIO()
     np.save(file, sample.make(sample.axes), allow_pickle=False)
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""Slices of a tensor or a model: some modes fixed at an index, the others thinned to what a page can draw."""
+"""Slices of a tensor or a model: some modes fixed at an index, the others thinned to a size that can be drawn."""
 
 import math
 import re
@@ -13,22 +13,22 @@ from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.solvers.runtime import Array, Booleans, Float64, khatri_rao
 from sparse_ncp.worker.owner_limits import FrozenModel
 
-# Values of one slice, however many modes it has: about a megabyte of JSON.
+# Entries of one slice, whatever its number of modes: about a megabyte of JSON.
 MAX_SLICE_ENTRIES = 1 << 16
 FIXED_INDEX = re.compile(r" *([0-9]{1,18}) *: *([0-9]{1,18}) *")
 FORMAT_HINT = "write modes from 1 and indices from 0, such as 1:3 or 1:3,4:0"
 
 
 class Slice(FrozenModel):
-    """Every `steps[k]`-th index of the k-th mode that is not fixed."""
+    """A slice with every `steps[k]`-th index of the k-th mode that is not fixed."""
 
     shape: tuple[int, ...]
     steps: tuple[int, ...]
-    values: list[Any] = Field(description="nested as the shape says; null where an entry is missing")
+    values: list[Any] = Field(description="nested lists in the given shape; null where an entry is missing")
 
 
 class SliceSpec(NamedTuple):
-    """Where a slice lies: an index or a range of indices for every mode."""
+    """Position of a slice: an index or a range of indices for each mode."""
 
     indices: tuple[int | slice, ...]
 
@@ -52,20 +52,20 @@ class SliceSpec(NamedTuple):
         return tuple(index.step for index in self.indices if isinstance(index, slice))
 
     def entries(self, tensor: NDArray[Any], mask: Booleans | None = None) -> Float64:
-        """The entries of a tensor, NaN where they are missing."""
+        """Return the entries of a tensor, NaN where they are missing."""
         found: Float64 = np.array(tensor[self.indices], np.float64)
         if mask is not None:
             found[~np.broadcast_to(mask[self._mask_indices(mask.shape)], found.shape)] = np.nan
         return found
 
     def _mask_indices(self, lengths: Sequence[int]) -> tuple[int | slice, ...]:
-        """Where the mask has length 1, its only index stands for all."""
+        """Return the position in a mask, whose modes of length 1 are broadcast."""
         single = (slice(None) if isinstance(index, slice) else 0 for index in self.indices)
         choices = zip(lengths, self.indices, single, strict=True)
         return tuple(only if length == 1 else index for length, index, only in choices)
 
     def model(self, factors: Sequence[Array]) -> Float64:
-        """The same of ⟦A¹…Aᴺ⟧, without forming more of it."""
+        """Return the entries of ⟦A¹…Aᴺ⟧ without forming the rest of it."""
         rows = [A[index].astype(np.float64) for A, index in zip(factors, self.indices, strict=True)]
         weight = np.prod([row for row in rows if row.ndim == 1], axis=0) if len(self.steps) < len(rows) else 1.0
         first, *others = (row for row in rows if row.ndim == 2)
@@ -88,10 +88,10 @@ def _parse(fix: str, shape: Sequence[int]) -> Mapping[int, int]:
         if not 1 <= mode <= len(shape):
             raise InvalidInput("fix", f"there is no mode {mode}", f"count the modes from 1 to {len(shape)}")
         if mode in fixed:
-            raise InvalidInput("fix", f"mode {mode} is named twice", "name each once")
+            raise InvalidInput("fix", f"mode {mode} is named twice", "name each mode once")
         if index >= shape[mode - 1]:
             raise InvalidInput("fix", f"mode {mode} has no index {index}", f"count from 0 to {shape[mode - 1] - 1}")
         fixed[mode] = index
     if len(fixed) == len(shape):
-        raise InvalidInput("fix", "names every mode", "leave out those that the slice is to have")
+        raise InvalidInput("fix", "names every mode", "leave at least one mode free")
     return fixed

@@ -1,4 +1,4 @@
-"""The summary of a tensor: histogram, profile along every mode, counts. One pass over a memory map, chunk by chunk."""
+"""Summaries of tensors: histogram, mean along each mode and counts, computed in one pass over a memory map."""
 
 import math
 from typing import Any
@@ -11,12 +11,12 @@ from sparse_ncp.solvers.runtime import Float64, split_into_regions
 from sparse_ncp.worker.owner_limits import FrozenModel
 
 BINS = 64
-# Points of a profile: a longer mode is averaged over groups of neighbours.
+# Longest profile; longer modes are averaged over groups of neighbouring indices.
 MAX_PROFILE_LENGTH = 512
 
 
 class Histogram(FrozenModel):
-    """How many observed entries lie in each of equally wide bins from `min` to `max`; one bin if these are equal."""
+    """Number of observed entries in bins of equal width from `min` to `max`; one bin if these are equal."""
 
     min: float
     max: float
@@ -24,15 +24,15 @@ class Histogram(FrozenModel):
 
 
 class Profile(FrozenModel):
-    """The mean along one mode, over all indices of the others."""
+    """Mean of the entries at each index of a mode."""
 
     mode: int = Field(description="counted from 1")
-    step: int = Field(description="so many neighbouring indices share a value; the last value may have fewer")
-    values: tuple[float | None, ...] = Field(description="mean of the observed entries; null where there are none")
+    step: int = Field(description="number of neighbouring indices that share a value; the last value may cover fewer")
+    values: tuple[float | None, ...] = Field(description="mean of the observed entries; null if there are none")
 
 
 class Summary(FrozenModel):
-    """What is in a tensor. Missing entries (NaN) count nowhere else."""
+    """Summary of the entries of a tensor. Missing entries (NaN) only count as missing."""
 
     observed: int
     missing: int
@@ -44,7 +44,7 @@ class Summary(FrozenModel):
 
 
 class ProfileSums:
-    """Sums and counts of the observed entries, in groups of neighbouring indices of every axis."""
+    """Sums and counts of observed entries, by groups of neighbouring indices along each axis."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.steps = [-(-length // MAX_PROFILE_LENGTH) for length in shape]
@@ -53,7 +53,7 @@ class ProfileSums:
         self.counts = [np.zeros(count) for count in groups]
 
     def add(self, box: tuple[slice, ...], entries: Float64, observed_mask: NDArray[np.bool_] | None) -> None:
-        """`entries` are zero where `observed_mask` is false; None if all are observed."""
+        """Add a box of entries, which are zero where `observed_mask` is false; None means that all are observed."""
         for axis, (cut, length) in enumerate(zip(box, entries.shape, strict=True)):
             others = tuple(other for other in range(entries.ndim) if other != axis)
             group = np.arange(cut.start or 0, (cut.start or 0) + length) // self.steps[axis]
@@ -65,13 +65,14 @@ class ProfileSums:
                 totals[axis][first:last] += np.bincount(group - first, weights=parts)
 
     def of(self, axis: int, mode: int) -> Profile:
+        """Return the profile along an axis."""
         pairs = zip(self.sums[axis].tolist(), self.counts[axis].tolist(), strict=True)
         means = tuple(total / count if count else None for total, count in pairs)
         return Profile(mode=mode, step=self.steps[axis], values=means)
 
 
 def summarize(tensor: NDArray[Any], minimum: float, maximum: float) -> Summary:
-    """Of a contiguous tensor whose observed entries lie in this range; takes little memory, whatever its size."""
+    """Summarise a contiguous tensor whose observed entries lie in this range, in little memory."""
     is_transposed = not tensor.flags.c_contiguous
     stored = tensor.T if is_transposed else tensor
     profiles, width = ProfileSums(stored.shape), maximum - minimum

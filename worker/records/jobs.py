@@ -1,4 +1,4 @@
-"""Records of jobs, as the API sees them: submit, get, list, cancel, delete."""
+"""Records of jobs: submit, get, list, cancel and delete."""
 
 import json
 import secrets
@@ -41,7 +41,7 @@ Fields: TypeAlias = dict[str, str]
 
 
 class JobStatus(NamedTuple):
-    """The state of a job, and whether its history has been moved to the store."""
+    """State of a job, and whether its history has been moved to the store."""
 
     state: JobState
     settled: bool
@@ -58,13 +58,15 @@ class Submission(NamedTuple):
 
 
 class Submitted(NamedTuple):
-    """The job of a submission; `replayed` if an earlier one with the same key has made it."""
+    """The job of a submission; `replayed` if an earlier submission with the same key has created it."""
 
     job: Job
     replayed: bool
 
 
 class JobRecords:
+    """Read and write the records of jobs. Runs of jobs are recorded by `ClaimRecords`."""
+
     def __init__(self, connection: RedisConnection) -> None:
         self._redis = connection
 
@@ -76,17 +78,14 @@ class JobRecords:
         limits: Limits = UNLIMITED,
         request_id: str | None = None,
     ) -> Submitted:
-        """Queue a job; durable when this returns. The same key and body give the same job again.
-
-        TooManyJobs or QuotaReached if the owner may not have another.
-        """
+        """Queue one job; see `submit_many`. Raises TooManyJobs or QuotaReached if the owner may not have another."""
         (outcome,) = self.submit_many([Submission(owner, request, key, limits, request_id)])
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     def submit_many(self, submissions: Sequence[Submission]) -> list[Submitted | Exception]:
-        """Queue each in turn, as if it were alone, with one flush to the disk for all; or why it was refused."""
+        """Queue jobs, durably and in one round trip; return the job or the exception for each submission."""
         hours = self._redis.configuration.idempotency_hours
         calls = [_script_arguments(submission, int(hours * 3_600_000)) for submission in submissions]
         answers = self._redis.script_calls("jobs/submit", calls)
@@ -95,54 +94,55 @@ class JobRecords:
         ]
 
     def replay(self, owner: str, request: JobRequest, key: str) -> Job | None:
-        """The job that this key has made already, whatever has become of its tensor since."""
+        """Return the job that this key has created before, if any, even if its tensor was deleted since."""
         id = find_replay(self._redis, owner, key, digest_of(request), "job")
         return None if id is None else self.get(owner, id)
 
     def get(self, owner: str, id: str) -> Job:
-        """NotFound if there is none, or it is another owner's."""
+        """Return a job; raise NotFound if it does not exist or belongs to another owner."""
         for job in self._read_existing([id]):
             if job.owner == owner:
                 return job
         raise NotFound("job", id)
 
     def find(self, id: str) -> Job:
-        """Whoever it belongs to, and without its place in the queue."""
+        """Return a job of any owner, without its place in the queue."""
         fields: Fields = self._redis.command("HGETALL", keys.job(id))
         if not fields:
             raise NotFound("job", id)
         return read_job(fields, None)
 
     def owner_of(self, id: str) -> str:
+        """Return the owner of a job."""
         owner: str | None = self._redis.command("HGET", keys.job(id), "owner")
         if owner is None:
             raise NotFound("job", id)
         return owner
 
     def status(self, id: str) -> JobStatus | None:
-        """None if there is no such job."""
+        """Return the state of a job; None if it does not exist."""
         state, settled = self._redis.command("HMGET", keys.job(id), "state", "settled")
         return None if state is None else JobStatus(state, settled == "1")
 
     def preparing(self, id: str) -> Preparation | None:
-        """How far the job is in preparing its first sweep; None if it is not, or is not there."""
+        """Return how far the first sweep of a job is prepared; None if it is not being prepared."""
         found: str | None = self._redis.command("HGET", keys.job(id), "preparing")
         return read_preparation({"preparing": found}) if found is not None else None
 
     def cancel(self, owner: str, id: str) -> Job:
-        """A queued job ends at once, a running one after its sweep; asking again changes nothing."""
+        """Cancel a job. A queued job ends at once, a running one after its sweep; repeating this changes nothing."""
         if not self._redis.script("jobs/cancel", owner, id):
             raise NotFound("job", id)
         return self.get(owner, id)
 
     def rename(self, owner: str, id: str, name: str | None) -> Job:
-        """Give a job another name, or none; in any state."""
+        """Rename a job, or remove its name, in any state."""
         if not self._redis.script("jobs/rename", owner, id, json.dumps(name), folded(name)):
             raise NotFound("job", id)
         return self.get(owner, id)
 
     def delete(self, owner: str, id: str) -> None:
-        """Delete the record of an ended job. JobNotFinished or InUse if it cannot be deleted now."""
+        """Delete the record of a finished job; raise JobNotFinished or InUse if that is not possible now."""
         outcome = self._redis.script("jobs/delete", owner, id)
         if outcome == "missing":
             raise NotFound("job", id)
@@ -154,17 +154,18 @@ class JobRecords:
             raise InUse("job", id)
 
     def unsettled(self) -> Sequence[str]:
-        """Jobs that have ended, and whose history has not been moved to the store yet."""
+        """Return the ended jobs whose history has not been moved to the store yet."""
         return sorted(self._redis.command("SMEMBERS", keys.UNSETTLED))
 
     def mark_settled(self, id: str, nbytes: int) -> bool:
-        """The history is in the store, so the stream may go, a little later for those who are reading it.
+        """Record that the history is in the store, and let the stream expire after a while for its readers.
 
-        False if the job was deleted meanwhile.
+        Returns False if the job was deleted meanwhile.
         """
         return bool(self._redis.script("jobs/settled", id, self._redis.configuration.stream_seconds, nbytes))
 
     def count_queued(self) -> int:
+        """Return the number of queued jobs of all owners."""
         return int(self._redis.command("ZCARD", keys.QUEUED))
 
     def list(
@@ -178,18 +179,18 @@ class JobRecords:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Job]:
-        """The newest first, filtered, `name` by a part of it; `next` continues after the last one given."""
+        """List jobs, newest first. `name` matches any part of a name; `cursor` continues an earlier page."""
         wanted = {"state": state, "method": method, "tensor_id": tensor_id, "study_id": study_id}
         found = find_page(self._redis, "job", owner, wanted, name, limit, cursor)
         return Page[Job](items=self._read_existing(found.ids), next=found.next)
 
     def _read_existing(self, ids: Sequence[str]) -> tuple[Job, ...]:
-        """Without those that were deleted meanwhile, in one round trip."""
+        """Return the jobs that still exist, in one round trip."""
         return tuple(map(_read, self._redis.script("jobs/read", *ids)))
 
 
 def _script_arguments(submission: Submission, key_milliseconds: int) -> list[str | int]:
-    """Of the script that submits."""
+    """Return the arguments of the script that submits."""
     owner, request, key, limits, request_id = submission
     named = _input_ids(request)
     return [
@@ -212,7 +213,7 @@ def _script_arguments(submission: Submission, key_milliseconds: int) -> list[str
 
 
 def _input_ids(request: JobRequest) -> dict[str, str]:
-    """The ids in a request, by the words of `INPUT_FIELDS`; empty for what it does not name."""
+    """Return the ids that a request names, by the keys of `INPUT_FIELDS`; empty for those not named."""
     return {
         "tensor": request.tensor_id,
         "initial": request.initial.job_id if request.initial else "",
@@ -233,17 +234,17 @@ def _submitted_or_refusal(submission: Submission, answer: Any) -> Submitted | Ex
 
 
 def _read(answer: Sequence[Any]) -> Job:
-    """A job as the scripts give it: its place in the queue, then its fields in turn."""
+    """Convert a job as scripts return it: its place in the queue, then names and values of its fields."""
     position, *flat = answer
     return read_job(dict(zip(flat[::2], flat[1::2], strict=True)), position or None)
 
 
 def idempotency_key(owner: str, key: str) -> str:
-    """By digest: a caller's key may be anything."""
+    """Return the name in Redis of a caller's key, which is hashed since it may contain anything."""
     return keys.idempotency(owner, sha256(key.encode()).hexdigest())
 
 
-# What a submission names, by the word for what is missing: kind and field.
+# Kind and field of the inputs of a submission, by the word that the script returns for a missing one.
 INPUT_FIELDS = {
     "tensor": ("tensor", "tensor_id"),
     "initial": ("job", "initial.job_id"),
@@ -254,7 +255,7 @@ INPUT_FIELDS = {
 
 
 def raise_refusal(outcome: str, found: Sequence[Any], limits: Limits, named: Mapping[str, str]) -> None:
-    """Raise what a script that submits has refused."""
+    """Raise the exception for a submission that the script has refused."""
     if outcome == "busy" and limits.live_jobs is not None:
         raise TooManyJobs(limits.live_jobs)
     if outcome == "full" and limits.stored_bytes is not None:
@@ -268,7 +269,7 @@ def raise_refusal(outcome: str, found: Sequence[Any], limits: Limits, named: Map
 
 
 def find_replay(redis: RedisConnection, owner: str, key: str, digest: str, kind: str) -> str | None:
-    """The id of what this key has made already; IdempotencyKeyReused if that was something else."""
+    """Return the id of what this key has created before; raise IdempotencyKeyReused if the body differed."""
     found, id = redis.command("HMGET", idempotency_key(owner, key), "digest", kind)
     if found is not None and found != digest:
         raise IdempotencyKeyReused("this Idempotency-Key was used with another body")
@@ -276,14 +277,14 @@ def find_replay(redis: RedisConnection, owner: str, key: str, digest: str, kind:
 
 
 def request_record(request: JobRequest, max_seconds: float | None, request_id: str | None) -> str:
-    """What the record keeps of a request. The settings are complete, so later defaults do not change old jobs."""
+    """Return the stored form of a request, with complete settings, so that new defaults do not change old jobs."""
     settings = settings_record(request.settings(), max_seconds)
     fixed = None if request.fixed is None else list(request.fixed.modes)
     return json.dumps({"name": request.name, "settings": settings, "request_id": request_id, "fixed_modes": fixed})
 
 
 def settings_record(settings: Settings, max_seconds: float | None) -> dict[str, Any]:
-    """Settings as a record keeps them; a run without a time limit gets its owner's."""
+    """Return the stored form of settings, with the time limit of the owner if there is none."""
     kept = settings.model_dump(mode="json")
     if kept["stop"]["max_seconds"] is None:
         kept["stop"]["max_seconds"] = max_seconds
@@ -291,16 +292,16 @@ def settings_record(settings: Settings, max_seconds: float | None) -> dict[str, 
 
 
 def digest_of(request: BaseModel) -> str:
-    """Of the parsed body: spaces, the order of fields and defaults spelled out make no difference.
+    """Return a digest of the parsed body, which does not depend on whitespace, order or explicit defaults.
 
-    Nor does a field that a later version adds, so that a caller may repeat itself over an upgrade.
+    Fields that a later version adds do not change it either, so that requests may be repeated after an upgrade.
     """
     canonical = json.dumps(request.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
     return sha256(canonical.encode()).hexdigest()
 
 
 def read_job(fields: Fields, position: int | None) -> Job:
-    """The job that a hash in Redis holds."""
+    """Convert a hash of Redis to a job."""
     request: dict[str, Any] = json.loads(fields["request"])
     result = JobResult.model_validate_json(fields["result"]) if "result" in fields else None
     return Job.model_validate(
@@ -334,22 +335,22 @@ def read_job(fields: Fields, position: int | None) -> Job:
 
 
 def read_fixed(fields: Fields, request: dict[str, Any]) -> FixedModel | None:
-    """The factors that stay, and whose they are."""
+    """Return the job and the modes of the fixed factors."""
     return FixedModel(job_id=fields["fixed"], modes=request["fixed_modes"]) if "fixed" in fields else None
 
 
 def read_progress(fields: Fields) -> Progress | None:
-    """The last iteration that was published."""
+    """Return the last published iteration."""
     return Progress.model_validate_json(fields["progress"]) if "progress" in fields else None
 
 
 def read_preparation(fields: Fields) -> Preparation | None:
-    """How far the present attempt is in preparing its first sweep."""
+    """Return how far the first sweep of the current attempt is prepared."""
     return Preparation.model_validate_json(fields["preparing"]) if "preparing" in fields else None
 
 
 def _phase(fields: Fields) -> str | None:
-    """What a running job is doing."""
+    """Return the phase of a running job."""
     if fields["state"] != "running":
         return None
     if "preparing" in fields:

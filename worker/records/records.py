@@ -1,4 +1,4 @@
-"""Records: all that the server keeps in Redis, besides the messages of the Celery broker."""
+"""All records of the server in Redis, apart from Celery's messages."""
 
 from typing import Self
 
@@ -21,7 +21,7 @@ DURABILITY = ("appendonly", "appendfsync", "maxmemory-policy")
 
 
 class Records:
-    """What every process may do with records. Only those that run jobs can claim them: see `ExecutionRecords`."""
+    """Records that every process may use. Processes that run jobs use `ExecutionRecords`."""
 
     def __init__(self, connection: RedisConnection) -> None:
         self._redis = connection
@@ -42,7 +42,7 @@ class Records:
         self._redis.close()
 
     def ping(self) -> Health:
-        """Whether Redis answers and keeps what it is given, and how many workers are alive."""
+        """Return whether Redis responds and is durable, and the number of live workers."""
         try:
             live = self.workers.live_count()
         except Unavailable:
@@ -57,7 +57,7 @@ class Records:
         )
 
     def _durability(self) -> dict[str, str]:
-        """Empty where a hosted Redis does not answer this: then nothing is promised."""
+        """Return the durability settings of Redis; empty if a hosted Redis hides them."""
         try:
             found: dict[str, str] = self._redis.command("CONFIG GET", *DURABILITY)
         except ResponseError:

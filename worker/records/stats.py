@@ -1,4 +1,4 @@
-"""Statistics: what each owner has taken, request tokens, and the queue of the whole server."""
+"""Statistics: usage of each owner, request tokens, and the queue of the server."""
 
 import json
 import math
@@ -10,13 +10,13 @@ from sparse_ncp.worker.records.jobs import read_job
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
 
-# So many seconds' worth of requests may come at once.
+# Seconds' worth of requests that may be sent at once.
 WINDOW_SECONDS = 10
 
 
 @dataclass(frozen=True)
 class QueueStats:
-    """The queue of the whole server, its workers, and what has happened how often."""
+    """The queue of the server, its workers, and counters of events."""
 
     queued: int
     oldest_queued_seconds: float
@@ -33,7 +33,7 @@ class StatsRecords:
         return self.usages([owner])[0]
 
     def usages(self, owners: Sequence[str]) -> list[Usage]:
-        """Of each owner, in two round trips for all of them."""
+        """Return the usage of each owner, in two round trips for all of them."""
         found = self._redis.commands(
             command
             for owner in owners
@@ -49,11 +49,11 @@ class StatsRecords:
         return [_usage(*parts, seconds) for parts in columns]
 
     def owners(self) -> set[str]:
-        """Everybody who has ever kept a tensor here."""
+        """Return all owners who have ever stored a tensor."""
         return set(self._redis.command("SMEMBERS", keys.OWNERS))
 
     def take_request_token(self, owner: str, per_second: float) -> Allowance:
-        """Count one request; refused ones do not count."""
+        """Count one request, unless it exceeds the rate limit."""
         quota = max(1, math.floor(per_second * WINDOW_SECONDS))
         granted, left, wait = self._redis.script("stats/take_request", owner, quota, repr(per_second))
         return Allowance(
@@ -65,19 +65,19 @@ class StatsRecords:
         )
 
     def queue(self) -> QueueStats:
-        """One script of a few short commands, however many jobs there are."""
+        """Return statistics of the queue, at a cost that does not depend on the number of jobs."""
         queued, oldest, running, live, *flat = self._redis.script("stats/overview", self._redis.lease_milliseconds)
         counts = {name: int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
         return QueueStats(queued, max(0.0, oldest / 1000), running, live, counts)
 
     def running_jobs(self) -> list[Job]:
-        """The jobs that are running now, the one that began first at the top."""
+        """Return the running jobs, the oldest first."""
         ids = self._redis.command("ZRANGE", keys.LEASES, 0, -1)
         found = [read_job(fields, None) for fields in self._redis.hashes(map(keys.job, ids))]
         return sorted(found, key=lambda job: job.started_at or job.created_at)
 
     def _running_seconds(self, ids: Sequence[str]) -> dict[str, float]:
-        """Computing time so far of jobs that have not ended."""
+        """Return the computing time so far of running jobs."""
         found = self._redis.commands(("HMGET", keys.job(id), "progress", "spent") for id in ids)
         return {id: _seconds(*fields) for id, fields in zip(ids, found, strict=True)}
 

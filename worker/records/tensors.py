@@ -1,4 +1,4 @@
-"""Records of tensors: who uploaded what, how its modes are labelled, and which bytes a record still names."""
+"""Records of tensors: owners, labels, and references to stored bytes."""
 
 import hashlib
 import json
@@ -13,11 +13,13 @@ from sparse_ncp.worker.records.redis.lists import find_page, folded
 
 
 class TensorRecords:
+    """Read and write the records of tensors."""
+
     def __init__(self, connection: RedisConnection) -> None:
         self._redis = connection
 
     def add(self, record: TensorRecord, limits: Limits = UNLIMITED, upload: str = "") -> None:
-        """QuotaReached if the owner would then store more than they may. What its upload has reserved is free again."""
+        """Add a record and release the reservation of its upload; raise QuotaReached if it exceeds the quota."""
         limit = limits.stored_bytes
         outcome, *stored = self._redis.script(
             "tensors/add",
@@ -34,23 +36,23 @@ class TensorRecords:
             raise QuotaReached(limit, stored[0], record.nbytes)
 
     def get(self, owner: str, id: str) -> TensorRecord:
-        """NotFound if there is none, or it is another owner's."""
+        """Return a tensor; raise NotFound if it does not exist or belongs to another owner."""
         for record in self._read_existing([id]):
             if record.owner == owner:
                 return record
         raise NotFound("tensor", id)
 
     def find(self, ids: Iterable[str]) -> dict[str, TensorRecord]:
-        """By id, whoever they belong to, in one round trip; without those that are not there."""
+        """Return existing tensors of any owner by id, in one round trip."""
         return {record.id: record for record in self._read_existing(ids)}
 
     def get_labelled(self, owner: str, id: str) -> TensorRecord:
-        """The same, with the labels of its modes."""
+        """Return a tensor with the labels of its modes."""
         record = self.get(owner, id)
         return record.model_copy(update={"axes": self._axes(keys.tensor(id))})
 
     def set_axes(self, owner: str, id: str, axes: Axes, limits: Limits = UNLIMITED) -> None:
-        """Keep labels, instead of those before. QuotaReached if the owner would then store more than they may."""
+        """Replace the labels of a tensor; raise QuotaReached if they exceed the quota."""
         text, limit = json.dumps([axis.model_dump() for axis in axes]), limits.stored_bytes
         digest = hashlib.sha256(text.encode()).hexdigest()
         outcome, *stored = self._redis.script("tensors/label", owner, id, digest, text, "" if limit is None else limit)
@@ -60,7 +62,7 @@ class TensorRecords:
             raise QuotaReached(limit, stored[0])
 
     def axes_of_job(self, id: str) -> Axes | None:
-        """The labels that the tensor had when the job was submitted."""
+        """Return the labels that the tensor had when the job was submitted."""
         return self._axes(keys.job(id))
 
     def _axes(self, record: str) -> Axes | None:
@@ -68,7 +70,7 @@ class TensorRecords:
         return None if digest is None else read_axes(self._redis.command("GET", keys.axes(digest)))
 
     def rename(self, owner: str, id: str, name: str | None) -> TensorRecord:
-        """Give a tensor another name, or none. Nothing else of a record ever changes."""
+        """Rename a tensor, or remove its name. Nothing else in a record ever changes."""
         record = self.get(owner, id).model_copy(update={"name": name})
         if not self._redis.script("tensors/rename", owner, id, record.model_dump_json(), folded(name)):
             raise NotFound("tensor", id)
@@ -82,16 +84,16 @@ class TensorRecords:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[TensorRecord]:
-        """The newest first, `name` by a part of it; with `sha256`, those of these very bytes, on one page."""
+        """List tensors, newest first. `name` matches any part of a name; with `sha256`, list those with equal bytes."""
         if sha256 is not None:
             return Page[TensorRecord](items=self._same_content(owner, sha256, name, limit), next=None)
         found = find_page(self._redis, "tensor", owner, {}, name, limit, cursor)
         return Page[TensorRecord](items=self._read_existing(found.ids), next=found.next)
 
     def delete(self, owner: str, id: str, unused_since: int | None = None) -> str | None:
-        """Delete the record; its SHA-256 if no record names these bytes any more.
+        """Delete a record; return its SHA-256 if no other record has the same bytes.
 
-        With `unused_since` (milliseconds, by the clock of Redis) only a tensor that nobody has used after that.
+        With `unused_since` (milliseconds, by the clock of Redis), raise InUse if it was used after that.
         """
         outcome, *sha256 = self._redis.script("tensors/delete", owner, id, "" if unused_since is None else unused_since)
         if outcome == "missing":
@@ -101,7 +103,7 @@ class TensorRecords:
         return sha256[0] if sha256 else None
 
     def is_content_unused(self, sha256: str) -> bool:
-        """Whether no record names these bytes."""
+        """Return whether no record has these bytes."""
         return int(self._redis.command("SCARD", keys.content(sha256))) == 0
 
     def _same_content(self, owner: str, sha256: str, name: str | None, limit: int) -> tuple[TensorRecord, ...]:
@@ -109,15 +111,15 @@ class TensorRecords:
         own = [record for record in records if record.owner == owner and folded(name) in folded(record.name)]
         newest = sorted(own, key=lambda record: record.created_at, reverse=True)[:limit]
         for record in newest:
-            self._redis.script("tensors/use", record.id)  # the caller relies on it instead of uploading again
+            self._redis.script("tensors/use", record.id)  # the caller uses it instead of uploading it again
         return tuple(newest)
 
     def _read_existing(self, ids: Iterable[str]) -> tuple[TensorRecord, ...]:
-        """Without those that were deleted meanwhile."""
+        """Return the records that still exist."""
         texts = self._redis.commands(("HGET", keys.tensor(id), "record") for id in ids)
         return tuple(TensorRecord.model_validate_json(text) for text in texts if text)
 
 
 def read_axes(text: str | None) -> Axes | None:
-    """Labels as Redis keeps them."""
+    """Convert labels from their stored form."""
     return None if text is None else tuple(Axis.model_validate(axis) for axis in json.loads(text))

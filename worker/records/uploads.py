@@ -1,25 +1,27 @@
-"""Records of running uploads: the bytes that each has reserved, of its owner's quota and of the disk."""
+"""Records of running uploads, and the bytes that each has reserved."""
 
 from sparse_ncp.worker.errors import QuotaReached
 from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
 
-# How long a reservation holds without being renewed: its upload has died with its API.
+# A reservation that is not renewed for this long expires: its API process has died.
 EXPIRY_SECONDS = 180.0
 
 
 class UploadRecords:
+    """Reserve disk space and quota for uploads."""
+
     def __init__(self, connection: RedisConnection) -> None:
         self._redis = connection
 
     def reserve(
         self, upload: str, owner: str, wanted: int, ahead: int, written: int, room: int, limits: Limits
     ) -> int | None:
-        """Reserve `ahead` bytes in all for an upload, or `wanted` if those do not fit; gives how many.
+        """Reserve `ahead` bytes in total for an upload, or `wanted` if those do not fit.
 
-        `room` is what the disk has left, with what was `written` of the upload. QuotaReached if the owner may not
-        store so much, None if it does not fit on the disk beside what other uploads have reserved.
+        Returns the number of reserved bytes, or None if they do not fit into the `room` on the disk besides other
+        reservations. Raises QuotaReached if they exceed the quota. `written` bytes of the upload are on the disk.
         """
         limit = limits.stored_bytes
         outcome, *found = self._redis.script(
@@ -38,4 +40,5 @@ class UploadRecords:
         return found[0] if outcome == "granted" else None
 
     def release(self, upload: str) -> None:
+        """Release the reservation of an upload."""
         self._redis.command("HDEL", keys.UPLOADS, upload)

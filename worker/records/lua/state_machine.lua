@@ -1,13 +1,13 @@
--- Shared by every script: names of keys (the same as in keys.py), and the few moves a job can make.
--- All state changes happen here, each inside one script, so that no reader ever sees half of one.
+-- Shared by all scripts: names of keys (the same as in keys.py) and the transitions of a job.
+-- Every change of state happens in one script, so readers never see half of it.
 
 local function key(kind, id) return 'ncp:' .. kind .. ':' .. id end
 local LEASES, WAITING, UNSETTLED = 'ncp:leases', 'ncp:waiting', 'ncp:unsettled'
 local SEQUENCE, SERVED, SERVING = 'ncp:sequence', 'ncp:served', 'ncp:serving'
-local QUEUED, COUNTS = 'ncp:queued', 'ncp:counts' -- since when each job waits; what has happened so often
+local QUEUED, COUNTS = 'ncp:queued', 'ncp:counts' -- since when each job waits; counters
 local OWNERS, WORKERS, DISCARDED = 'ncp:owners', 'ncp:workers', 'ncp:discarded'
-local UPLOADS = 'ncp:uploads' -- what each running upload has reserved
-local PREPARING = 'ncp:preparing' -- how far jobs have lately been in preparing their first sweep, for whoever watches now
+local UPLOADS = 'ncp:uploads' -- reservations of running uploads
+local PREPARING = 'ncp:preparing' -- recent progress of preparations
 
 local function now()
   local time = redis.call('TIME')
@@ -18,10 +18,10 @@ local function field(id, name) return redis.call('HGET', key('job', id), name) e
 local function number(id, name) return tonumber(field(id, name) or 0) end
 local function set(id, ...) redis.call('HSET', key('job', id), ...) end
 
--- What has happened on this server, for /metrics.
+-- Counters for /metrics.
 local function count_event(what, by) redis.call('HINCRBY', COUNTS, what, by) end
 
--- What an owner has taken: bytes, ended jobs by state, computing seconds.
+-- Usage of an owner: bytes, ended jobs by state, computing seconds.
 local function add_usage(owner, name, amount) redis.call('HINCRBY', key('usage', owner), name, amount) end
 
 local function stored_bytes(owner)
@@ -31,7 +31,7 @@ end
 
 local function study_field(study, name) return redis.call('HGET', key('study', study), name) end
 
--- A study counts as one, however many of its runs are left.
+-- A study counts as one job, however many of its runs are left.
 local function live_jobs(owner)
   local live = redis.call('ZCARD', key('queue', owner)) + redis.call('SCARD', key('running', owner))
   for _, study in ipairs(redis.call('SMEMBERS', key('live', owner))) do
@@ -40,7 +40,7 @@ local function live_jobs(owner)
   return live
 end
 
--- What attempts that died have computed in vain counts as well.
+-- The time of attempts that died counts as well.
 local function computed_seconds(id)
   local progress = field(id, 'progress')
   return math.max(progress and cjson.decode(progress).seconds or 0, number(id, 'spent'))
@@ -54,7 +54,7 @@ local function holds_claim(id, fence)
 end
 
 -- An event id is <last published iteration>-<changes since then>: it grows, and a stored history gives the same.
--- Of a job that was settled as it ended, whoever watches is only told to read the store.
+-- For a job that was settled when it ended, the event only says that the rest is in the store.
 local function announce(id, kind, payload)
   local count = redis.call('HINCRBY', key('job', id), 'changes', 1)
   local place = (field(id, 'published') or '0') .. '-' .. count
@@ -62,7 +62,7 @@ local function announce(id, kind, payload)
   redis.call('XADD', key('events', id), place, 'kind', kind, 'payload', payload)
 end
 
--- An event of a study; they are few, and stay as long as the study does.
+-- Publish an event of a study. These are few, and are kept with the study.
 local function announce_study(study, kind, payload)
   local count = redis.call('HINCRBY', key('study', study), 'events', 1)
   redis.call('XADD', key('events', study), count .. '-0', 'kind', kind, 'payload', payload, 'of', 'study')
@@ -73,7 +73,7 @@ local function set_study_state(study, state)
   announce_study(study, 'state', '{"state":"' .. state .. '"}')
 end
 
--- Its last run has ended. Only a study of which nothing succeeded has failed.
+-- End a study whose last run has ended. It has failed only if no run succeeded.
 local function end_study(study)
   local owner, reference = study_field(study, 'owner'), study_field(study, 'reference')
   local succeeded, failed = tonumber(study_field(study, 'succeeded')), tonumber(study_field(study, 'failed'))
@@ -91,7 +91,7 @@ local function end_study(study)
   announce_study(study, 'end', '')
 end
 
--- A run has moved: its study counts it, begins with the first that runs and ends with the last that ends.
+-- Count a change of state of a run in its study, which starts with the first run and ends with the last.
 local function update_study(study, id, before, state)
   local record, validates = key('study', study), field(id, 'task') == 'validate'
   if not validates then
@@ -142,7 +142,7 @@ local function queue_lengths()
   return lengths
 end
 
--- Owners take turns: of every other owner, as many jobs may come first as of the job's own. 0 unless it is queued.
+-- Place of a job in the queue, 0 unless it is queued. Owners take turns.
 local function position(id, lengths)
   local owner = field(id, 'owner')
   local ahead = redis.call('ZRANK', key('queue', owner), id)
@@ -154,7 +154,7 @@ local function position(id, lengths)
   return place
 end
 
--- A job as readers get it: its place in the queue, then its fields in turn.
+-- Return a job: its place in the queue, then names and values of its fields.
 local function read(id, lengths)
   local fields = redis.call('HGETALL', key('job', id))
   table.insert(fields, 1, position(id, lengths))
@@ -176,7 +176,7 @@ local function release_worker(id)
   redis.call('HDEL', key('job', id), 'phase', 'preparing', 'batch')
 end
 
--- What a live job needs cannot be deleted: its tensor and mask, and the jobs whose factors it starts from or keeps.
+-- Inputs of a live job, which cannot be deleted: its tensor, its mask, and the jobs whose factors it uses.
 local function dependency_keys(id)
   local list = {}
   for _, name in ipairs({ 'tensor_id', 'mask', 'initial', 'fixed' }) do
@@ -186,7 +186,7 @@ local function dependency_keys(id)
   return list
 end
 
--- When a tensor was last uploaded, found by its digest, named by a job or read by one. Before that was recorded: now.
+-- Record the last use of a tensor: its upload, a search by its digest, or a job.
 local function mark_used(tensor)
   if redis.call('EXISTS', key('tensor', tensor)) == 1 then redis.call('HSET', key('tensor', tensor), 'used_at', now()) end
 end
@@ -202,13 +202,13 @@ local function used_at(tensor)
   return tonumber(redis.call('HGET', key('tensor', tensor), 'used_at'))
 end
 
--- Names of an owner's records as they are searched: one reading for all of a list. The nameless have an empty one.
+-- Names of an owner's records in the form used for searching; empty for those without a name.
 local function names_of(kind, owner) return key('names', kind .. ':' .. owner) end
 
--- The record is gone; the files go next. If whoever removes them dies, a later cleanup finds them by this.
+-- Remember a deleted record, so that a later cleanup finds its files if their removal is interrupted.
 local function discard(kind, id) redis.call('ZADD', DISCARDED, now(), kind .. ':' .. id) end
 
--- Labels are kept once, under their digest, for as long as the record of a tensor or of a job has them.
+-- Labels are stored under their digest, as long as the record of a tensor or job refers to them.
 local function unlabel(record)
   local digest = redis.call('HGET', record, 'axes')
   if not digest then return end
@@ -235,7 +235,7 @@ local function finish(id, state, result, failure)
   redis.call('HINCRBYFLOAT', key('usage', field(id, 'owner')), 'seconds', computed_seconds(id))
   set_state(id, state)
   announce(id, 'end', '')
-  -- Of a run that never began there is nothing to store: its few events stay, thousands may be cancelled at once.
+  -- A run that never started has no history to store; thousands may be cancelled at once.
   local never_began = field(id, 'study_id') and number(id, 'fence') == 0
   if not never_began and field(id, 'settled') ~= '1' then redis.call('SADD', UNSETTLED, id) end
 end
@@ -248,14 +248,14 @@ local function crash_error(how)
   })
 end
 
--- An attempt died with its worker, or was killed from outside: back to the queue, to go on from its checkpoint.
+-- Return a job whose attempt was killed from outside, or died with its worker, to the queue.
 local function requeue(id)
   if field(id, 'cancel_requested') == '1' then return finish(id, 'cancelled', '', '') end
   release_worker(id)
   enqueue(id)
 end
 
--- An attempt died by itself. Whoever advanced may try again; whoever never does is stopped. Deaths count in thirds.
+-- Count a crash of a job, in thirds of a crash, and fail the job after too many without progress.
 local function crash(id, how, max_crashes, long_seconds)
   local reached = math.max(number(id, 'published'), number(id, 'checkpoint_iteration'))
   local computed = computed_seconds(id) - number(id, 'claimed_spent')
@@ -267,7 +267,7 @@ local function crash(id, how, max_crashes, long_seconds)
   requeue(id)
 end
 
--- A new job, queued. `inputs` are what it needs by field, `more` further fields of its record.
+-- Create a queued job. `inputs` are the ids of its inputs by field, `more` further fields of its record.
 local function create(id, owner, priority, method, request, inputs, more)
   local tensor, sequence = inputs.tensor_id, redis.call('INCR', SEQUENCE)
   set(id, 'id', id, 'owner', owner, 'sequence', sequence, 'priority', priority, 'method', method, 'sha256',
@@ -284,7 +284,7 @@ local function create(id, owner, priority, method, request, inputs, more)
   enqueue(id)
 end
 
--- What a request names must be there, and the owner may have one more. `named` is a list of kind, id and word.
+-- Return why a request is refused: a missing input or a limit. `named` is a list of kind, id and word.
 local function refusal(owner, named, live, stored)
   for _, one in ipairs(named) do
     local kind, id, word = unpack(one)
@@ -294,7 +294,7 @@ local function refusal(owner, named, live, stored)
   if stored ~= '' and stored_bytes(owner) >= tonumber(stored) then return { 'full', stored_bytes(owner) } end
 end
 
--- Take a job from the queue for a worker; gives the fields of its record, with labels and what its study asks.
+-- Start an attempt of a queued job; return the fields of its record, its labels, and the request of its study.
 local function start_attempt(id, worker, lease, batch)
   local owner = field(id, 'owner')
   dequeue(id)
@@ -329,7 +329,7 @@ local function start_attempt(id, worker, lease, batch)
   return claim
 end
 
--- Delete the record of an ended job; its files go next.
+-- Delete the record of a finished job. Its files are removed next.
 local function delete_job(id)
   local owner, idempotency = field(id, 'owner'), field(id, 'key')
   if idempotency and redis.call('HGET', idempotency, 'job') == id then redis.call('DEL', idempotency) end

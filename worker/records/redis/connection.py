@@ -1,4 +1,4 @@
-"""The connection to Redis: commands, scripts by name, and one error for every way in which it can be away."""
+"""The connection to Redis: commands, scripts by name, and one exception for all kinds of outage."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,15 +15,15 @@ from redis.retry import Retry
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.errors import Unavailable
 
-# Answers of a Redis that is there but cannot write: its disk or memory is full, it is still loading, it is a replica.
+# Errors of a Redis that runs but cannot write: disk or memory is full, it is loading, or it is a replica.
 UNABLE = ("MISCONF", "OOM", "LOADING", "READONLY", "NOREPLICAS", "MASTERDOWN")
 AWAY = (ConnectionError, TimeoutError)
 
 
 def connect(configuration: Configuration, patience_seconds: float = 5.0) -> "redis.Redis":
-    """Make one client with a pool. It reconnects by itself, and gives up a call after `patience_seconds` of silence.
+    """Return a client with a pool of connections, whose calls time out after `patience_seconds`.
 
-    Only a broken connection is tried again at once: one that was idle while Redis was restarted is found broken.
+    A broken connection is retried once, because a restart of Redis is only noticed when a connection is used.
     """
     if configuration.redis_url is None:
         raise Unavailable("no Redis is configured: set NCP_REDIS_URL, or start everything with `ncp serve`")
@@ -39,7 +39,7 @@ def connect(configuration: Configuration, patience_seconds: float = 5.0) -> "red
 
 @contextmanager
 def translate_redis_errors() -> Iterator[None]:
-    """Unavailable for every way in which Redis cannot be used."""
+    """Raise Unavailable for every error that means that Redis cannot be used."""
     try:
         yield
     except AWAY as error:
@@ -51,7 +51,7 @@ def translate_redis_errors() -> Iterator[None]:
 
 
 class RedisConnection:
-    """Scripts and commands on one Redis. Every kind of record holds it; safe to use from many threads."""
+    """Commands and scripts on one Redis. Safe to use from many threads."""
 
     def __init__(self, client: "redis.Redis", configuration: Configuration) -> None:
         self.client = client
@@ -63,12 +63,12 @@ class RedisConnection:
         return cls(connect(configuration, patience_seconds), configuration)
 
     def script(self, name: str, *arguments: str | int) -> Any:
-        """Run `lua/<name>.lua`; Redis keeps it by its digest, so only the first call sends the text."""
+        """Run `lua/<name>.lua`. Redis caches scripts, so only the first call sends the source."""
         with translate_redis_errors():
             return self._registered(name)(keys=[], args=list(arguments))
 
     def script_calls(self, name: str, calls: Sequence[Sequence[str | int]]) -> list[Any]:
-        """Run the script once for each list of arguments, in one round trip; what each call gives, or its error."""
+        """Run a script once for each list of arguments, in one round trip; return results or exceptions."""
         digest = self._registered(name).sha
         with translate_redis_errors():
             pipe = self.client.pipeline(transaction=False)
@@ -95,11 +95,12 @@ class RedisConnection:
         return script
 
     def command(self, command: str, *arguments: str | int) -> Any:
+        """Run one command."""
         with translate_redis_errors():
             return self.client.execute_command(command, *arguments)  # type: ignore[no-untyped-call]
 
     def commands(self, commands: Iterable[Sequence[str | int]]) -> list[Any]:
-        """The answers to many commands, in one round trip."""
+        """Run many commands in one round trip, and return their results."""
         with translate_redis_errors():
             pipe = self.client.pipeline(transaction=False)
             for command in commands:
@@ -107,11 +108,11 @@ class RedisConnection:
             return list(pipe.execute())
 
     def hashes(self, names: Iterable[str]) -> list[dict[str, str]]:
-        """Those that are still there."""
+        """Return the hashes that exist."""
         return [fields for fields in self.commands(("HGETALL", name) for name in names) if fields]
 
     def now(self) -> int:
-        """The time of Redis in milliseconds: all times in records are by this clock."""
+        """Return the time of Redis in milliseconds, the clock of all records."""
         seconds, microseconds = self.command("TIME")
         return int(seconds) * 1000 + int(microseconds) // 1000
 
@@ -124,7 +125,7 @@ class RedisConnection:
 
 
 def below(cursor: str | None) -> str:
-    """Where a list continues, as a bound of Redis; from the top without a cursor, or with one that we never gave."""
+    """Convert a cursor to a bound of a range; without a valid cursor, the list begins at the top."""
     return f"({cursor}" if cursor is not None and cursor.isdecimal() else "+inf"
 
 

@@ -1,8 +1,8 @@
-"""Names of the Redis keys. `lua/state_machine.lua` has the same names for the scripts, and a test compares the two."""
+"""Names of the keys in Redis. `lua/state_machine.lua` repeats them for the scripts; a test compares the two."""
 
 PREFIX = "ncp:"
 SEQUENCE = PREFIX + "sequence"
-# When each owner was served last, and a counter for that.
+# When each owner was last served, and the counter for that.
 SERVED = PREFIX + "served"
 SERVING = PREFIX + "serving"
 LEASES = PREFIX + "leases"
@@ -12,11 +12,11 @@ WORKERS = PREFIX + "workers"
 QUEUED = PREFIX + "queued"
 COUNTS = PREFIX + "counts"
 OWNERS = PREFIX + "owners"
-# Jobs and contents whose record was deleted, by time, until their files are gone for certain.
+# Deleted jobs and contents, by time, until their files are certainly gone.
 DISCARDED = PREFIX + "discarded"
 # What each running upload has reserved.
 UPLOADS = PREFIX + "uploads"
-# How far jobs have lately been in preparing their first sweep: a short stream for whoever watches now.
+# Recent progress of preparations: a short stream for clients that are connected.
 PREPARING = PREFIX + "preparing"
 # Which worker has the turn to clean up; the name is older than the word.
 CLEANUP_TURN = PREFIX + "tidied"
@@ -57,12 +57,12 @@ def live_studies(owner: str) -> str:
 
 
 def runs(study_id: str) -> str:
-    """The jobs of a study, in the order in which they were planned."""
+    """Jobs of a study, in the order in which they were planned."""
     return f"{PREFIX}runs:{study_id}"
 
 
 def batch(token: str) -> str:
-    """The runs that one process has claimed together and not ended yet."""
+    """Runs that one process has claimed together and not ended yet."""
     return f"{PREFIX}batch:{token}"
 
 
@@ -76,7 +76,7 @@ def queue(owner: str) -> str:
 
 
 def dependents(id: str) -> str:
-    """The live jobs that need this tensor or job."""
+    """Live jobs that need this tensor or job."""
     return f"{PREFIX}users:{id}"
 
 
@@ -85,7 +85,7 @@ def idempotency(owner: str, digest: str) -> str:
 
 
 def axes(digest: str) -> str:
-    """Labels, stored once under their digest."""
+    """Labels, stored under their digest."""
     return f"{PREFIX}axes:{digest}"
 
 
@@ -95,7 +95,7 @@ def labelled(digest: str) -> str:
 
 
 def names(kind: str, owner: str) -> str:
-    """Names of an owner's jobs or tensors as they are searched, by id."""
+    """Names of an owner's jobs or tensors by id, in the form used for searching."""
     return f"{PREFIX}names:{kind}:{owner}"
 
 

@@ -1,4 +1,4 @@
-"""Lists of an owner's records, newest first, filtered inside Redis: only those that match are sent."""
+"""Lists of an owner's records, newest first, filtered by a script in Redis."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from sparse_ncp.worker.records.redis.connection import RedisConnection, below
 
-# Records examined in one go while filtering a list: one or two milliseconds.
+# Records examined at once while filtering a list: one or two milliseconds.
 BATCH = 1000
 
 
@@ -19,7 +19,7 @@ class Found(NamedTuple):
 
 
 def folded(name: str | None) -> str:
-    """A name as it is searched: without regard to upper and lower case, in any language."""
+    """Return a name in the form used for searching, which ignores case."""
     return (name or "").casefold()
 
 
@@ -32,7 +32,7 @@ def find_page(
     limit: int,
     cursor: str | None,
 ) -> Found:
-    """One page of the records that have these fields (None: any), and whose name contains `name`."""
+    """Return a page of the records that have these fields (None: any) and whose name contains `name`."""
     given = {field: value for field, value in filters.items() if value is not None}
     found = tuple(islice(_matching(redis, kind, owner, below(cursor), given, folded(name), limit + 1), limit + 1))
     return Found(tuple(id for id, _ in found[:limit]), found[limit - 1][1] if len(found) > limit else None)
@@ -41,7 +41,7 @@ def find_page(
 def _matching(
     redis: RedisConnection, kind: str, owner: str, start: str, filters: Mapping[str, str], part: str, wanted: int
 ) -> Iterator[tuple[str, str]]:
-    """Id and sequence of each."""
+    """Yield id and sequence number of each matching record."""
     examined = BATCH if filters or part else wanted
     while start:
         start, *flat = redis.script("lists/matching", kind, owner, start, wanted, examined, json.dumps(filters), part)

@@ -13,7 +13,7 @@ while true do
   local id = redis.call('ZRANGE', key('queue', owner), 0, 0)[1]
   local study = field(id, 'study_id')
   if study and study_field(study, 'cancel_requested') == '1' then
-    finish(id, 'cancelled', '', '') -- whoever was cancelling its study died on the way
+    finish(id, 'cancelled', '', '') -- the cancellation of its study was interrupted
   else
     redis.call('ZADD', SERVED, redis.call('INCR', SERVING), owner)
     local batch = field(id, 'shared') == '1' and id .. '-' .. number(id, 'fence') + 1

@@ -1,3 +1,3 @@
--- id: somebody relies on it
+-- id of a tensor that was found by its digest
 mark_used(ARGV[1])
 return 1
