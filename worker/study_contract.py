@@ -1,6 +1,5 @@
 """Studies across process boundaries: what may be asked, and what is answered."""
 
-import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -11,7 +10,6 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    PlainSerializer,
     Tag,
     ValidationError,
     create_model,
@@ -39,9 +37,10 @@ from sparse_ncp.solvers.studies.settings import (
     Validation,
 )
 from sparse_ncp.solvers.studies.state import Point, Stage
-from sparse_ncp.solvers.studies.tables import Spread
+from sparse_ncp.solvers.studies.tables import Row
 from sparse_ncp.solvers.studies.validation import Validated
 from sparse_ncp.worker.contract import Id, JobError, JobRequest, JobResult, JobState, Name
+from sparse_ncp.worker.former_names import FormerNames
 from sparse_ncp.worker.owner_limits import FrozenModel
 
 StudyKind: TypeAlias = Literal["compare", "choose"]
@@ -221,41 +220,10 @@ class RunCounts(FrozenModel):
         return self.succeeded + self.failed + self.cancelled
 
 
-class SpreadFound(FrozenModel):
-    """Mean and standard deviation over the repeats; null where a run without any component has no finite value."""
+class StudyRow(Row):
+    """One cell over its repeats."""
 
-    mean: float | None
-    deviation: float | None
-
-
-def _finite(found: Spread | None) -> SpreadFound | None:
-    if found is None:
-        return None
-    mean, deviation = (value if math.isfinite(value) else None for value in (found.mean, found.deviation))
-    return SpreadFound(mean=mean, deviation=deviation)
-
-
-Measured: TypeAlias = Annotated[Spread | None, PlainSerializer(_finite, return_type=SpreadFound | None)]
-
-
-class StudyRow(FrozenModel):
-    """One cell over its repeats. Sparsity and components are of the mode that was asked for."""
-
-    rank: int
-    method: str
-    beta: float | None
-    asked_sparsity: float | None
-    runs: int = Field(description="that have ended by themselves")
-    failures: int
-    best: str | None = Field(description="the job of the lowest objective")
-    objective: Measured
-    relative_error: Measured
-    seconds: Measured
-    iterations: Measured
-    sparsity: Measured
-    components: Measured
-    factor_match: Measured = Field(description="between repeats, of the first 45; null for a single one")
-    psnr: Measured = Field(description="of the reference's mode, in dB; null without a reference")
+    best: str | None = Field(description="the job with the lowest objective")
 
 
 class HalvesFound(FrozenModel):
@@ -281,7 +249,7 @@ class StudyTable(FrozenModel):
     """One row per cell, in the order of ranks, methods and weights."""
 
     mode: int = Field(description="of sparsity and components, counted from 1")
-    rows: tuple[StudyRow, ...]
+    rows: tuple[Annotated[StudyRow, FormerNames(asked_sparsity="requested_sparsity")], ...]
     ranks: tuple[StudyRank, ...]
 
 

@@ -40,6 +40,7 @@ class Run:
     error: str | None = None
     descent: Descent = Descent()
     factors: tuple[Array, ...] = ()
+    job_id: str | None = None  # of a run on a server
 
     @classmethod
     def of(cls, cell: Cell, repeat: int, result: Result) -> "Run":

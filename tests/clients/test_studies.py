@@ -42,7 +42,7 @@ def test_every_plot_format_and_column_is_known() -> None:
     assert set(parameters["{plot}", "format"]["enum"]) == set(PICTURES)
     assert set(parameters["table", "format"]["enum"]) == set(TABLES.values())
     row = document["components"]["schemas"]["StudyRow"]["properties"]
-    assert {name for name in row if "SpreadFound" in str(row[name])} == set(SPREADS)
+    assert {name for name in row if "FiniteSpread" in str(row[name])} == set(SPREADS)
 
 
 def test_a_comparison_comes_home_as_rows_a_frame_files_and_pictures(lab: Client, tmp_path: Path) -> None:

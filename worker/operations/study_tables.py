@@ -9,7 +9,6 @@ from sparse_ncp.solvers.runtime import Array, Float64
 from sparse_ncp.solvers.studies.runs import Descent, Run, comparable, match
 from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
 from sparse_ncp.solvers.studies.state import Choice
-from sparse_ncp.solvers.studies.tables import Row, Spread, to_csv, to_latex
 from sparse_ncp.solvers.studies.validation import Validated, validated
 from sparse_ncp.worker.contract import TERMINAL, Axes
 from sparse_ncp.worker.errors import NoFactorsYet, NotFound, NothingYet
@@ -49,7 +48,11 @@ class StudyTables:
         grid = self._records.studies.grid(study.id)
         runs = self._runs(study, grid)
         found = self._matches(study, runs)
-        rows = [self._row(cell, own, mode, found[place]) for place, (cell, own) in enumerate(runs)]
+        rows = []
+        for place, (cell, own) in enumerate(runs):
+            ended = [run for run in own if run.state in ("succeeded", "failed")]
+            ratios = [run.measures.psnr for run in ended if run.result is not None and run.measures.psnr is not None]
+            rows.append(StudyRow.of(cell, [_as_run(cell, run) for run in ended], mode, found[place], ratios))
         return StudyTable(mode=mode, rows=tuple(rows), ranks=tuple(self._ranks(study, grid, runs)))
 
     def _runs(self, study: Study, grid: ComparisonSettings) -> "CellRuns":
@@ -59,12 +62,6 @@ class StudyTables:
             found[run.cell][1].append(run)
         return found
 
-    def as_csv(self, table: StudyTable) -> str:
-        return to_csv([_solver_row(row) for row in table.rows])
-
-    def as_latex(self, table: StudyTable) -> str:
-        return to_latex([_solver_row(row) for row in table.rows])
-
     def _mode(self, study: Study, asked: int | None) -> int:
         """The one asked for, else the reference's, else the first."""
         order = len(self._records.studies.shape(study.id))
@@ -72,29 +69,6 @@ class StudyTables:
         if mode > order:
             raise InvalidInput("mode", f"is {mode} for {order} modes", f"count the modes from 1 to {order}")
         return int(mode)
-
-    def _row(self, cell: Cell, runs: Sequence[RunRecord], mode: int, found: Sequence[float]) -> StudyRow:
-        done = [(run, run.result) for run in runs if run.state == "succeeded" and run.result is not None]
-        results = [result for _, result in done]
-        psnr = [run.measures.psnr for run, _ in done if run.measures.psnr is not None]
-        failures = sum(run.state == "failed" for run in runs)
-        return StudyRow(
-            rank=cell.rank,
-            method=cell.method,
-            beta=cell.beta,
-            asked_sparsity=cell.sparsity,
-            runs=len(done) + failures,
-            failures=failures,
-            best=min(done, key=lambda pair: pair[1].objective)[0].id if done else None,
-            objective=Spread.of([result.objective for result in results]),
-            relative_error=Spread.of([result.relative_error for result in results]),
-            seconds=Spread.of([result.seconds for result in results]),
-            iterations=Spread.of([result.iterations for result in results]),
-            sparsity=Spread.of([result.sparsity.per_mode[mode - 1] for result in results]),
-            components=Spread.of([result.nonzero_components.per_mode[mode - 1] for result in results]),
-            factor_match=Spread.of(found),
-            psnr=Spread.of(psnr),
-        )
 
     def _ranks(self, study: Study, grid: ComparisonSettings, runs: "CellRuns") -> list[StudyRank]:
         checked = validated(grid.validation, grid.ranks, self._records.studies.checked(study.id))
@@ -154,7 +128,7 @@ class StudyTables:
             return plots.components(*self._best_model(study))
         if plot == "path":
             table = self.table(study, mode)
-            return plots.path([_solver_row(row) for row in table.rows], table.mode)
+            return plots.path(table.rows, table.mode)
         runs = self._runs(study, self._records.studies.grid(study.id))
         return self._objective(runs) if plot == "objective" else self._quality(study, runs)
 
@@ -232,6 +206,23 @@ def labels_of(axes: Axes | None) -> "list[Labels] | None":
     return [Labels(axis.name if axis.unit is None else f"{axis.name} [{axis.unit}]", axis.values) for axis in axes]
 
 
+def _as_run(cell: Cell, run: RunRecord) -> Run:
+    """Return a run as the solvers have it, without its factors and its history."""
+    if run.result is None:
+        return Run(cell, run.repeat, error=run.error or "", job_id=run.id)
+    return Run(
+        cell,
+        run.repeat,
+        objective=run.result.objective,
+        relative_error=run.result.relative_error,
+        seconds=run.result.seconds,
+        iterations=run.result.iterations,
+        sparsity=run.result.sparsity.per_mode,
+        components=run.result.nonzero_components.per_mode,
+        job_id=run.id,
+    )
+
+
 def _closest(runs: Sequence[RunRecord]) -> RunRecord | None:
     """Of those that succeeded, the one with the lowest relative error."""
     done = [(run.result.relative_error, run) for run in runs if run.state == "succeeded" and run.result is not None]
@@ -249,9 +240,3 @@ def _rank(rank: int, runs: Sequence[RunRecord], checked: Validated) -> StudyRank
         split_half=HalvesFound(congruence=half.congruence, passed=half.passed) if half else None,
         holdout=HoldoutFound(relative_error=holdout.relative_error) if holdout else None,
     )
-
-
-def _solver_row(row: StudyRow) -> Row:
-    cell = Cell(rank=row.rank, method=row.method, beta=row.beta, sparsity=row.asked_sparsity)
-    numbers = {name: getattr(row, name) for name in StudyRow.model_fields if name in Row.__dataclass_fields__}
-    return Row(cell=cell, **numbers)

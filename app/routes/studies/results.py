@@ -9,6 +9,7 @@ from sparse_ncp.app.auth.authenticate import API_PREFIX
 from sparse_ncp.app.deps import Owner, Records, Studies
 from sparse_ncp.app.routes.openapi import error_responses
 from sparse_ncp.app.routes.results.plots import MEDIA_TYPES, PICTURES, PlotFormat
+from sparse_ncp.solvers.studies.tables import to_csv, to_latex
 from sparse_ncp.worker.operations.study_tables import PlotName
 from sparse_ncp.worker.study_contract import StudyTable
 
@@ -38,9 +39,9 @@ def get_table(
     """Exactly one row per cell of a comparison, of the runs that have ended so far."""
     table = studies.tables.table(records.studies.get(owner, study_id), mode)
     if format == "csv":
-        return Response(studies.tables.as_csv(table), media_type="text/csv; charset=utf-8")
+        return Response(to_csv(table.rows), media_type="text/csv; charset=utf-8")
     if format == "latex":
-        return Response(studies.tables.as_latex(table), media_type="application/x-latex; charset=utf-8")
+        return Response(to_latex(table.rows), media_type="application/x-latex; charset=utf-8")
     return Response(table.model_dump_json(), media_type="application/json")
 
 

@@ -5,14 +5,15 @@ import io
 import math
 import re
 
-from sparse_ncp.solvers.studies.settings import Cell
 from sparse_ncp.solvers.studies.tables import COLUMNS, Row, Spread, to_csv, to_latex
 
 WHOLE = Spread(1 / 3, 0.1)
+MEASURES = {column.measure: WHOLE for column in COLUMNS}
 ROWS = [
-    Row(Cell(rank=4, method="anls-bpp", beta=0.1, sparsity=None), 5, 1, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE,
-        Spread(-math.inf, math.nan), 2),
-    Row(Cell(rank=20, method="mu", beta=0.0, sparsity=None), 5, 5, *[None] * 9),
+    Row(rank=4, method="anls-bpp", beta=0.1, requested_sparsity=None, runs=5, failures=1, best=2,
+        **{**MEASURES, "psnr": Spread(-math.inf, math.nan)}),
+    Row(rank=20, method="mu", beta=0.0, requested_sparsity=None, runs=5, failures=5, best=None,
+        **dict.fromkeys(MEASURES)),
 ]  # fmt: skip
 
 
@@ -23,8 +24,9 @@ def test_a_csv_gives_every_number_back() -> None:
         assert float(first[f"{column.measure}_deviation"]) == 0.1
         assert second[f"{column.measure}_mean"] == ""
     assert float(first["psnr_mean"]) == -math.inf
-    assert (first["rank"], first["method"], first["beta"], first["asked_sparsity"]) == ("4", "anls-bpp", "0.1", "")
+    assert (first["rank"], first["method"], first["beta"], first["requested_sparsity"]) == ("4", "anls-bpp", "0.1", "")
     assert (first["runs"], first["failures"], first["best"]) == ("5", "1", "2")
+    assert first["asked_sparsity"] == first["requested_sparsity"]
     assert (second["failures"], second["best"]) == ("5", "")
 
 
