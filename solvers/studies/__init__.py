@@ -1,6 +1,6 @@
 """Runs that belong together: how many components there are, and which method finds them."""
 
-from sparse_ncp.solvers.studies.advice import Advice
+from sparse_ncp.solvers.studies.advice import Advice, RankEvidence, Recommendation, recommend
 from sparse_ncp.solvers.studies.choice import choose
 from sparse_ncp.solvers.studies.comparison import ComparisonState, compare
 from sparse_ncp.solvers.studies.runs import Run
@@ -16,11 +16,14 @@ __all__ = [
     "ComparisonSettings",
     "ComparisonState",
     "Holdout",
+    "RankEvidence",
+    "Recommendation",
     "Row",
     "Run",
     "SplitHalf",
     "Validation",
     "choose",
     "compare",
+    "recommend",
     "table",
 ]

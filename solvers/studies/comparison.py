@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 from sparse_ncp.solvers.bcd.loop import solve
 from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput
 from sparse_ncp.solvers.settings import Settings
+from sparse_ncp.solvers.studies.advice import Recommendation, rank_evidence, recommend
 from sparse_ncp.solvers.studies.archive import pack, unpack
 from sparse_ncp.solvers.studies.runs import Descent, Run
 from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
+from sparse_ncp.solvers.studies.tables import table
 from sparse_ncp.solvers.studies.validation import Validated, check_validation, checks, run_check, validated
 
 FORMAT = 1
@@ -46,6 +48,13 @@ class ComparisonState:
     def validated(self) -> Validated:
         """For each rank of which all checks are done."""
         return validated(self.settings.validation, self.settings.ranks, self.checked)
+
+    @property
+    def recommendation(self) -> Recommendation | None:
+        """The rank, weight and method that the runs recommend, once all runs and checks are done."""
+        if self.done < self.total:
+            return None
+        return recommend(table(self.runs), rank_evidence(self.settings.ranks, self.validated))
 
     def to_bytes(self) -> bytes:
         """As an `.npz` file without pickles."""
@@ -114,5 +123,5 @@ def _run(tensor: NDArray[Any], cell: Cell, repeat: int, settings: Settings, thre
 
 def _numbers(run: Run) -> dict[str, Any]:
     """All but the arrays."""
-    numbers = {name: value for name, value in vars(run).items() if name not in ("descent", "factors")}
+    numbers = {name: value for name, value in vars(run).items() if name not in ("descent", "factors", "job_id")}
     return {**numbers, "cell": run.cell.model_dump()}
