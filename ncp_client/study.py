@@ -63,6 +63,15 @@ class Study(RunningRecord):
         advice: dict[str, Any] | None = self.record["advice"]
         return advice
 
+    @property
+    def recommendation(self) -> dict[str, Any] | None:
+        """Rank, weight and method that a comparison recommends, as a `title` and the evidence in `sentences`.
+
+        None for a choice, before the comparison has ended, and if no run succeeded.
+        """
+        recommendation: dict[str, Any] | None = self.record.get("recommendation")
+        return recommendation
+
     def watch(self, timeout: float | None = None) -> Iterator[Step]:
         """Iterate over the runs of a comparison as they end, or over the steps of a choice.
 

@@ -26,7 +26,7 @@ from sparse_ncp.solvers.runtime import (
     Whole,
     move_defaults,
 )
-from sparse_ncp.solvers.studies.advice import Advice
+from sparse_ncp.solvers.studies.advice import Advice, Recommendation
 from sparse_ncp.solvers.studies.fitting.noise import NoiseKind
 from sparse_ncp.solvers.studies.settings import (
     COMMON,
@@ -278,6 +278,9 @@ class Study(FrozenModel):
     seconds_left: float | None = Field(description="an estimate; null before there is any, and after the end")
     table: StudyTable | None = Field(None, description="of a comparison; null in lists and events")
     advice: Advice | None = Field(None, description="of a choice that has ended")
+    recommendation: Recommendation | None = Field(
+        None, description="rank, weight and method that a comparison recommends; null until it has ended and been read"
+    )
     choice: ChoiceFound | None = Field(None, description="what the advice rests on; null in lists and events")
     result: JobResult | None = Field(None, description="of a choice that has ended: that of its job")
     job_id: str | None = Field(None, description="of a choice: the job that has the factors of the chosen model")

@@ -103,7 +103,7 @@ def print_studies(studies: Iterable[Study]) -> None:
 
 
 def print_study(study: Study) -> None:
-    """Print the advice of a study, or one line per setting of a comparison."""
+    """Print the advice of a choice, or the table of a comparison and its recommendation."""
     advice = study.advice
     if advice is not None:
         count = advice["components"]
@@ -119,10 +119,15 @@ def print_study(study: Study) -> None:
     means = (name.replace("_", " ").upper() for name, _ in MEAN_COLUMNS)
     titles = ("RANK", "METHOD", "WEIGHT", "RUNS", "FAILED", *means, "BEST")
     print_table(titles, (_cell_row(row) for row in table["rows"]))
+    recommendation = study.recommendation
+    if recommendation is not None:
+        print(f"\n{recommendation['title']}")
+        for sentence in recommendation["sentences"]:
+            print(f"- {_escape(sentence)}")
 
 
 def _cell_row(row: dict[str, Any]) -> Sequence[object]:
-    weight = row["beta"] if row["asked_sparsity"] is None else row["asked_sparsity"]
+    weight = row["beta"] if row["requested_sparsity"] is None else row["requested_sparsity"]
     shown = [_mean(row[name], digits) for name, digits in MEAN_COLUMNS]
     return row["rank"], row["method"], f"{weight:g}", row["runs"], row["failures"], *shown, row["best"] or "-"
 

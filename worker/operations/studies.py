@@ -53,11 +53,12 @@ class StudyOperations:
         return study, replayed
 
     def get(self, owner: str, id: str) -> Study:
-        """With its table, of what has ended so far."""
+        """Return a study, a comparison with its table and, once it has ended, its recommendation."""
         study = self._records.studies.get(owner, id)
         if study.kind == "choose":
             return study
-        return study.model_copy(update={"table": self.tables.table(study)})
+        table, recommendation = self.tables.table_and_recommendation(study)
+        return study.model_copy(update={"table": table, "recommendation": recommendation})
 
     def delete(self, owner: str, id: str) -> None:
         """Delete an ended study with its runs, their factors and histories."""

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from sparse_ncp.solvers import History, InvalidInput
 from sparse_ncp.solvers.runtime import Array, Float64
+from sparse_ncp.solvers.studies.advice import RankEvidence, Recommendation, rank_evidence, recommend
 from sparse_ncp.solvers.studies.runs import Descent, Run, comparable, match
 from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
 from sparse_ncp.solvers.studies.state import Choice
-from sparse_ncp.solvers.studies.validation import Validated, validated
+from sparse_ncp.solvers.studies.validation import validated
 from sparse_ncp.worker.contract import TERMINAL, Axes
 from sparse_ncp.worker.errors import NoFactorsYet, NotFound, NothingYet
 from sparse_ncp.worker.records.records import Records
@@ -41,7 +42,23 @@ class StudyTables:
     # Tables
 
     def table(self, study: Study, mode: int | None = None) -> StudyTable:
-        """One row per cell, of what has ended so far."""
+        """Return the table of a comparison, one row per cell, from the runs that have ended so far."""
+        return self._tabulate(study, mode)[0]
+
+    def table_and_recommendation(self, study: Study) -> tuple[StudyTable, Recommendation | None]:
+        """Return the table of a comparison and, once it has ended, its recommendation.
+
+        The recommendation is stored in the study's record the first time that it is made.
+        """
+        table, evidence = self._tabulate(study)
+        if study.recommendation is not None or study.state not in TERMINAL:
+            return table, study.recommendation
+        recommendation = recommend(table.rows, evidence, table.mode)
+        if recommendation is not None:
+            self._records.studies.keep_recommendation(study.id, recommendation)
+        return table, recommendation
+
+    def _tabulate(self, study: Study, mode: int | None = None) -> tuple[StudyTable, list[RankEvidence]]:
         if study.kind != "compare":
             raise NotFound("table", study.id, field="table")
         mode = self._mode(study, mode)
@@ -53,7 +70,12 @@ class StudyTables:
             ended = [run for run in own if run.state in ("succeeded", "failed")]
             ratios = [run.measures.psnr for run in ended if run.result is not None and run.measures.psnr is not None]
             rows.append(StudyRow.of(cell, [_as_run(cell, run) for run in ended], mode, found[place], ratios))
-        return StudyTable(mode=mode, rows=tuple(rows), ranks=tuple(self._ranks(study, grid, runs)))
+        best = {rank: _closest([run for cell, own in runs if cell.rank == rank for run in own]) for rank in grid.ranks}
+        core = {rank: run.measures.core_consistency for rank, run in best.items() if run is not None}
+        checked = validated(grid.validation, grid.ranks, self._records.studies.checked(study.id))
+        evidence = rank_evidence(grid.ranks, checked, core)
+        ranks = [_study_rank(one, best[one.rank]) for one in evidence]
+        return StudyTable(mode=mode, rows=tuple(rows), ranks=tuple(ranks)), evidence
 
     def _runs(self, study: Study, grid: ComparisonSettings) -> "CellRuns":
         """The runs of every cell, in the order of cells."""
@@ -63,18 +85,12 @@ class StudyTables:
         return found
 
     def _mode(self, study: Study, asked: int | None) -> int:
-        """The one asked for, else the reference's, else the first."""
+        """Return the requested mode, else that of the reference, else 1."""
         order = len(self._records.studies.shape(study.id))
         mode = asked or (study.request.get("reference") or {}).get("mode", 1)
         if mode > order:
             raise InvalidInput("mode", f"is {mode} for {order} modes", f"count the modes from 1 to {order}")
         return int(mode)
-
-    def _ranks(self, study: Study, grid: ComparisonSettings, runs: "CellRuns") -> list[StudyRank]:
-        checked = validated(grid.validation, grid.ranks, self._records.studies.checked(study.id))
-        return [
-            _rank(rank, [run for cell, own in runs if cell.rank == rank for run in own], checked) for rank in grid.ranks
-        ]
 
     # Factor matches: kept with the study for cells whose runs have all ended, else remembered here
 
@@ -229,14 +245,12 @@ def _closest(runs: Sequence[RunRecord]) -> RunRecord | None:
     return min(done, key=lambda pair: pair[0])[1] if done else None
 
 
-def _rank(rank: int, runs: Sequence[RunRecord], checked: Validated) -> StudyRank:
-    best = _closest(runs)
-    half = next((found for found in checked.split_half if found.components == rank), None)
-    holdout = next((found for found in checked.holdout if found.components == rank), None)
+def _study_rank(evidence: RankEvidence, best: RunRecord | None) -> StudyRank:
+    half, holdout = evidence.split_half, evidence.holdout
     return StudyRank(
-        rank=rank,
+        rank=evidence.rank,
         job_id=best.id if best else None,
-        core_consistency=best.measures.core_consistency if best else None,
+        core_consistency=evidence.core_consistency,
         split_half=HalvesFound(congruence=half.congruence, passed=half.passed) if half else None,
         holdout=HoldoutFound(relative_error=holdout.relative_error) if holdout else None,
     )

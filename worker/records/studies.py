@@ -4,8 +4,10 @@ import json
 import math
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from sparse_ncp.solvers.studies.advice import Recommendation
 from sparse_ncp.solvers.studies.settings import ComparisonSettings
 from sparse_ncp.worker.contract import TERMINAL, JobResult, Page, Task
 from sparse_ncp.worker.errors import InUse, NotFound, StudyNotFinished
@@ -164,6 +166,11 @@ class StudyRecords:
         if self._redis.command("EXISTS", keys.study(id)):
             self._redis.command("HSET", keys.study(id), "matches", json.dumps(matches))
 
+    def keep_recommendation(self, id: str, recommendation: Recommendation) -> None:
+        """Store the recommendation of a comparison that has ended."""
+        if self._redis.command("EXISTS", keys.study(id)):
+            self._redis.command("HSET", keys.study(id), "recommendation", json.dumps(asdict(recommendation)))
+
     def _study(self, fields: Fields) -> Study:
         told: dict[str, Any] = json.loads(fields["told"])
         total, ended = int(fields["total"]), sum(int(fields[state]) for state in TERMINAL)
@@ -191,6 +198,7 @@ class StudyRecords:
                 "stage": fields.get("stage"),
                 "seconds_left": None if over else self._seconds_left(fields, progress),
                 "advice": json.loads(fields["advice"]) if "advice" in fields else None,
+                "recommendation": json.loads(fields.get("recommendation", "null")),
                 "choice": json.loads(fields["choice"]) if "choice" in fields else None,
                 "result": None if result is None else json.loads(result),
                 "job_id": job_id,
