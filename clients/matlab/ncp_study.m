@@ -19,7 +19,7 @@ function study = ncp_study(tensor, kind, varargin)
 %     study = ncp_study(tensor, 'compare', 'ranks', 2:5, 'methods', {'anls-bpp'}, 'sparsities', [0.01 0.05]);
 %     study = ncp_watch_study(study);
 %
-%   See also NCP_WATCH_STUDY.
+%   See also NCP_WATCH_STUDY, NCP_ADVICE.
   [server, fields] = ncp_options(varargin);
   if isstruct(tensor)
     tensor = tensor.id;

@@ -14,14 +14,15 @@ function study = ncp_watch_study(study, varargin)
 %     study                record of the study
 %     study.table.rows     comparison: one entry per rank, method and weight, over the repeats
 %     study.table.ranks    comparison: core consistency and validations of each rank
+%     study.recommendation comparison: recommended rank, weight and method, with the evidence
 %     study.advice         choice: number of components, confidence and reason
 %     study.job_id         choice: job with the chosen model, for NCP_FACTORS
 %
 %   Example
 %     study = ncp_watch_study(ncp_study(tensor, 'choose', 'rank', 8));
-%     disp(study.advice.reason)
+%     ncp_advice(study)
 %
-%   See also NCP_STUDY, NCP_FACTORS.
+%   See also NCP_STUDY, NCP_ADVICE, NCP_FACTORS.
   [server, options] = ncp_options(varargin);
   [timeout, ~] = ncp_take(options, 'timeout', Inf);
   if isstruct(study)

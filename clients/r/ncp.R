@@ -88,12 +88,26 @@ ncp_study <- function(tensor, kind, ..., url = NULL, key = NULL) {
   .ncp_queue("/v1/studies", fields, url, key)
 }
 
+#' Print the advice of a study that has ended
+#'
+#' @param study Record of a study, as `ncp_watch_study()` returns it.
+#' @return The lines that were printed, invisibly: the reason of a choice, or the recommendation of a comparison.
+#' @examples
+#' ncp_advice(ncp_watch_study(study))
+ncp_advice <- function(study) {
+  lines <- character(0)
+  if (!is.null(study$advice)) lines <- study$advice$reason
+  if (!is.null(study$recommendation)) lines <- c(study$recommendation$title, unlist(study$recommendation$sentences))
+  writeLines(lines)
+  invisible(lines)
+}
+
 #' Wait until a study has ended
 #'
 #' @inheritParams ncp
 #' @param study Record or id of a study.
 #' @param timeout Longest time to wait, in seconds.
-#' @return Record of the study: `table` has its rows, `advice` the number of components and the reasons.
+#' @return Record of the study: `table` and `recommendation` of a comparison, `advice` of a choice.
 #' @examples
 #' study <- ncp_watch_study(study, timeout = 600)
 ncp_watch_study <- function(study, timeout = Inf, url = NULL, key = NULL) {

@@ -97,6 +97,10 @@ def test_a_study_is_asked_for_with_lists_of_one_too(tmp_path: Path) -> None:
     assert(numel(study.table.ranks.holdout.relative_error) == 2);
     choice = ncp_watch_study(ncp_study(t.id, 'choose', 'rank', 4, 'seeds', 2).id);
     assert(~isempty(choice.advice.reason));
+    said = ncp_advice(study);
+    assert(strcmp(said{1}, study.recommendation.title) && strncmp(said{1}, 'Rank 2', 6));
+    assert(isequal(said(2:end), study.recommendation.sentences));
+    assert(~isempty(strfind(evalc('ncp_advice(choice)'), choice.advice.reason)));
     assert(size(ncp_factors(choice.job_id){1}, 1) == 9);
     """
     octave(PLANTED + script, tmp_path)

@@ -55,6 +55,9 @@ def test_a_comparison_comes_home_as_rows_a_frame_files_and_pictures(lab: Client,
     runs = list(study.runs())
     best = min((run for run in runs if run.record["settings"]["rank"] == 3), key=lambda run: run.result.objective)
     assert rows[1]["best"] == best.id
+    assert study.recommendation is not None
+    assert study.recommendation["best"] in {row["best"] for row in rows}
+    assert study.recommendation["title"].startswith(f"Rank {study.recommendation['rank']} – ")
     frame = study.frame(mode=2)
     assert list(frame["rank"]) == [2, 3]
     assert frame["objective_mean"][1] == rows[1]["objective_mean"]
@@ -96,7 +99,10 @@ def test_the_command_submits_watches_and_prints_the_table(
     assert run(["study", "compare", str(tmp_path / "tensor.npy"), *asked, "--watch", *outputs]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].split()[:3] == ["RANK", "METHOD", "WEIGHT"]
-    assert [line.split()[:2] for line in said[1:]] == [["2", "anls-bpp"], ["3", "anls-bpp"]]
+    assert [line.split()[:2] for line in said[1:3]] == [["2", "anls-bpp"], ["3", "anls-bpp"]]
+    assert said[4].startswith("Rank ")
+    assert said[5].startswith("- ")
+    assert "- Neither split halves nor held-out entries were checked: request a validation to confirm the rank." in said
     assert (tmp_path / "t.csv").exists()
     assert {path.stem for path in (tmp_path / "plots").iterdir()} == {"objective", "quality", "path", "components"}
     assert run(["studies", "--limit", "1", "--json", "--url", api_with_worker.address]) == 0

@@ -32,7 +32,7 @@ def test_a_comparison_is_asked_for_with_lists_and_fills_its_grid(visitor: Visito
     expect(page.locator(".heading .state")).to_have_text("succeeded")
     expect(grid.locator(".cell.done")).to_have_count(8)
     expect(page.get_by_role("heading", name=re.compile("^Rank [12], sparsity 0.(01|1) – not sure$"))).to_be_visible()
-    expect(page.get_by_text("ask for a validation to be surer")).to_be_visible()
+    expect(page.get_by_text("request a validation to confirm the rank")).to_be_visible()
     expect(grid.locator(".cell.best")).to_have_count(1)
     table = page.get_by_role("region", name="Table of the study")
     expect(table.locator("tbody tr")).to_have_count(8)

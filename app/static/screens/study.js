@@ -3,7 +3,6 @@
 import { follow } from "../api/events.js";
 import { address, getJson, send } from "../api/request.js";
 import { announce } from "../components/announce.js";
-import { comparisonAdvice, weightOf } from "../components/comparison-advice.js";
 import { confirm } from "../components/dialog.js";
 import { card, facts, h, redraw, replace } from "../components/element.js";
 import { count, nameOf, number, percent, seconds, when, whole } from "../components/format.js";
@@ -18,6 +17,8 @@ const REFRESH = 700; // milliseconds; many runs that end at once are one look
 const SURE = { very: "very sure", yes: "sure", no: "not sure" };
 const SPREAD = ["objective", "relative_error", "seconds", "iterations", "sparsity", "components", "factor_match", "psnr"];
 
+const weightOf = (row) => (row.beta === null ? `sparsity ${number(row.requested_sparsity)}` : `β ${number(row.beta)}`);
+
 export async function show({ main, parameters: { id }, signal }) {
   const path = `v1/studies/${encodeURIComponent(id)}`;
   let study = await getJson(path, { signal });
@@ -31,22 +32,21 @@ export async function show({ main, parameters: { id }, signal }) {
 
   const deleting = new AbortController(); // what is being deleted is not looked at any more
   const looking = AbortSignal.any([signal, deleting.signal]);
-  let told = null;
+  let shownState = null;
   function draw() {
     const live = LIVE.includes(study.state);
-    if (told !== study.state) {
-      if (told !== null) announce(`The study is ${study.state}`);
+    if (shownState !== study.state) {
+      if (shownState !== null) announce(`The study is ${study.state}`);
       replace(state, h("span", { class: `state ${study.state}` }, study.cancel_requested && live ? "cancelling" : study.state));
       replace(actions, h("a", { class: "button", href: link("/new", { tensor: study.tensor_id, kind: study.kind }) }, "Another study"),
         live ? h("button", { type: "button", class: "danger", onclick: ({ target }) => { target.disabled = true; send("POST", `${path}/cancel`).then(() => announce("The study is being cancelled; what is done is kept")); } }, "Cancel")
           : h("button", { type: "button", class: "danger", onclick: () => confirm("Delete this study?", `${nameOf(study)} and its ${count(study.runs.total, "run")} cannot be brought back.`, "Delete", () => { deleting.abort(); return send("DELETE", path); }).then((done) => done && go("/studies")) }, "Delete"));
-      told = study.state;
+      shownState = study.state;
       if (!live) replace(plots, plotsCard(path, study));
     }
     redraw(numbers, progress(study));
-    const advised = !live && study.table ? comparisonAdvice(study.table) : null;
-    redraw(advice, advised ? comparisonCard(advised) : adviceCard(study));
-    redraw(grid, study.kind === "compare" ? [gridCard(study, advised?.row), tableCard(path, study), ranksCard(study)] : choiceCard(study));
+    redraw(advice, study.recommendation ? recommendationCard(study.recommendation) : adviceCard(study));
+    redraw(grid, study.kind === "compare" ? [gridCard(study), tableCard(path, study), ranksCard(study)] : choiceCard(study));
   }
 
   async function refresh() {
@@ -93,25 +93,26 @@ function adviceCard({ advice, job_id: job }) {
     ]));
 }
 
-/** Of a comparison: which rank and weight, and what speaks for them. */
-function comparisonCard({ title, sure, row, sentences: [first, ...others] }) {
-  return card(title, row.best ? [h("a", { class: "button primary", href: link(`/jobs/${row.best}/components`) }, "Look at its best run")] : [],
-    h("p", { class: sure ? "note" : "note warning" }, first), h("ul", { class: "evidence" }, others.map((text) => h("li", {}, text))));
+/** The rank, weight and method that a comparison recommends, with the evidence. */
+function recommendationCard({ title, confirmed, best, sentences: [first, ...others] }) {
+  return card(title, best ? [h("a", { class: "button primary", href: link(`/jobs/${best}/components`) }, "Look at its best run")] : [],
+    h("p", { class: confirmed ? "note" : "note warning" }, first), h("ul", { class: "evidence" }, others.map((text) => h("li", {}, text))));
 }
 
 /** Methods and ranks downwards, weights across; a cell leads to its best run. */
-function gridCard({ table, request, runs }, recommended) {
+function gridCard({ table, request, runs, recommendation }) {
   if (!table) return null;
   const { rows } = table;
   const weights = [...new Set(rows.map(weightOf))];
   const lines = [...new Set(rows.map((row) => `${row.method}, rank ${row.rank}`))];
   const repeats = request.repeats ?? Math.round(runs.total / rows.length);
   const cell = (row) => {
+    const recommended = row.best !== null && row.best === recommendation?.best;
     const done = row.runs >= repeats;
     const kind = row.failures ? "trouble" : done ? "done" : row.runs ? "some" : "";
     const words = `${weightOf(row)}, ${row.method}, rank ${row.rank}: ${row.runs} of ${repeats} runs`;
     const content = [h("strong", {}, row.relative_error ? number(row.relative_error.mean, 3) : "–"), h("span", {}, row.components ? `${number(row.components.mean, 3)} comp.` : " "), !done && h("progress", { max: repeats, value: row.runs, "aria-label": words })];
-    return row.best ? h("a", { class: `cell ${kind} ${row === recommended ? "best" : ""}`, href: link(`/jobs/${row.best}/components`), title: `${words}; to the best run${row === recommended ? "; recommended" : ""}` }, content) : h("div", { class: `cell ${kind}`, title: words }, content);
+    return row.best ? h("a", { class: `cell ${kind} ${recommended ? "best" : ""}`, href: link(`/jobs/${row.best}/components`), title: `${words}; to the best run${recommended ? "; recommended" : ""}` }, content) : h("div", { class: `cell ${kind}`, title: words }, content);
   };
   return card("Grid", [h("small", {}, "relative error and components, mean over the repeats; a cell leads to its best run")],
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Grid of runs" }, h("table", { class: "cells" },

@@ -62,6 +62,23 @@ def test_the_table_is_the_one_that_the_single_jobs_give(client_with_worker: http
         assert told["core_consistency"] == pytest.approx(found)
 
 
+def test_a_comparison_keeps_the_recommendation_of_its_table(client_with_worker: httpx.Client) -> None:
+    lab = patient(client_with_worker)
+    asked = {**GRID, "validate": {"split_half": {"mode": 1, "parts": 2}}}
+    study = submit_study(lab, upload(lab, TENSOR)["id"], **asked)
+    assert study["recommendation"] is None
+    found = ended_study(lab, study["id"])
+    recommendation = found["recommendation"]
+    row = next(row for row in found["table"]["rows"] if row["best"] == recommendation["best"])
+    assert [row[name] for name in ("rank", "method", "beta", "requested_sparsity")] == [
+        recommendation[name] for name in ("rank", "method", "beta", "sparsity")
+    ]
+    assert recommendation["title"].startswith(f"Rank {recommendation['rank']} – ")
+    assert "split halves of the data" in recommendation["sentences"][0]
+    kept = next(one for one in lab.get("/v1/studies").json()["items"] if one["id"] == study["id"])
+    assert (kept["recommendation"], kept["table"]) == (recommendation, None)
+
+
 def test_run_k_of_every_cell_starts_from_the_same_factors_as_a_job_of_its_own(client_with_worker: httpx.Client) -> None:
     lab = patient(client_with_worker)
     study = ended_study(lab, submit_study(lab, upload(lab, TENSOR)["id"], **GRID)["id"])

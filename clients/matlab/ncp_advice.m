@@ -1,0 +1,30 @@
+function text = ncp_advice(study)
+%NCP_ADVICE Print the advice of a study that has ended.
+%
+%   Syntax
+%     ncp_advice(study)
+%     text = ncp_advice(study)
+%
+%   Inputs
+%     study          record of a study, as NCP_WATCH_STUDY returns it
+%
+%   Outputs
+%     text           lines of the advice as a cell array, in place of printing them; empty without advice
+%
+%   Example
+%     study = ncp_watch_study(ncp_study(tensor, 'choose', 'rank', 8));
+%     ncp_advice(study)
+%
+%   See also NCP_STUDY, NCP_WATCH_STUDY.
+  lines = {};
+  if isstruct(study.advice)
+    lines = {study.advice.reason};
+  elseif isfield(study, 'recommendation') && isstruct(study.recommendation)
+    lines = [{study.recommendation.title}; cellstr(study.recommendation.sentences)];
+  end
+  if nargout > 0
+    text = lines;
+  else
+    fprintf('%s\n', lines{:});
+  end
+end
