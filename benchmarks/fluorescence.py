@@ -41,7 +41,8 @@ def main() -> None:
     advice = state.outcome.advice
     found = correlations(state.outcome.factors[0], np.load(asked.concentrations))
     print(
-        f"components {advice.components}, suggestion {advice.suggestion}, between {advice.between}, {advice.sure} sure"
+        f"components {advice.components}, suggestion {advice.suggestion}, range {advice.range}, "
+        f"confidence {advice.confidence}"
     )
     print(f"because {advice.reason}")
     print("correlation with the concentrations:", ", ".join(f"{value:.4f}" for value in found))

@@ -263,6 +263,9 @@ class ChoiceFound(FrozenModel):
     validated: Validated
 
 
+PublishedAdvice: TypeAlias = Annotated[Advice, FormerNames(sure="confidence", white="residuals_white", between="range")]
+
+
 class Study(FrozenModel):
     id: str
     owner: str
@@ -277,7 +280,7 @@ class Study(FrozenModel):
     stage: Stage | None = Field(description="what a choice is doing; null for a comparison")
     seconds_left: float | None = Field(description="an estimate; null before there is any, and after the end")
     table: StudyTable | None = Field(None, description="of a comparison; null in lists and events")
-    advice: Advice | None = Field(None, description="of a choice that has ended")
+    advice: PublishedAdvice | None = Field(None, description="of a choice that has ended")
     recommendation: Recommendation | None = Field(
         None, description="rank, weight and method that a comparison recommends; null until it has ended and been read"
     )

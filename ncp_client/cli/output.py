@@ -108,10 +108,10 @@ def print_study(study: Study) -> None:
     if advice is not None:
         count = advice["components"]
         verdict = f"components: {count}" if count is not None else f"no count; suggestion: {advice['suggestion']}"
-        print(f"{verdict} (sure: {advice['sure']}, between {advice['between'][0]} and {advice['between'][1]})")
+        print(f"{verdict} (confidence: {advice['confidence']}, range {advice['range'][0]} to {advice['range'][1]})")
         print(_escape(advice["reason"]))
         if advice["sparsity"] is not None:
-            print(f"the recommended setting leaves just these at sparsity {advice['sparsity']:.4g}")
+            print(f"the recommended setting keeps just these with sparsity {advice['sparsity']:.4g}")
         return
     table = study.record["table"]
     if table is None:

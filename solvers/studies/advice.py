@@ -15,7 +15,7 @@ from pydantic import WithJsonSchema
 
 from sparse_ncp.solvers.metrics import weights
 from sparse_ncp.solvers.studies.fitting.fits import Factors
-from sparse_ncp.solvers.studies.rule import AGREEING_SEEDS, Curve, Null, Residuals, Sure
+from sparse_ncp.solvers.studies.rule import AGREEING_SEEDS, Confidence, Curve, Null, Residuals
 from sparse_ncp.solvers.studies.tables import Row
 from sparse_ncp.solvers.studies.validation import HoldoutOutcome, SplitHalfOutcome, Validated
 
@@ -34,7 +34,7 @@ SAME_OBJECTIVE = 1e-3
 
 
 # A list of two in the schema: few generators of clients know tuples.
-Between: TypeAlias = Annotated[
+Range: TypeAlias = Annotated[
     tuple[int, int], WithJsonSchema({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2})
 ]
 
@@ -54,9 +54,9 @@ class Advice:
 
     components: int | None
     suggestion: int
-    between: Between
-    sure: Sure
-    white: bool
+    range: Range
+    confidence: Confidence
+    residuals_white: bool
     weakest_visible: float  # norm of the weakest component that would be seen, in units of the tensor
     criteria: Criteria
     sparsity: float | None  # with which the recommended setting leaves just these components
@@ -70,13 +70,13 @@ class Evidence:
 
     curve: Curve
     chosen: int
-    certainty: Sure
+    rule_confidence: Confidence
     nulls: Mapping[int, Null]  # what one component more than these gains on simulated noise
     residuals: Residuals
     criteria: Criteria
     seeds: int
-    finders: int  # seeds that found the chosen model by themselves
-    rivals: int  # seeds that found another with as many components, and nearly as low a loss
+    seeds_agreeing: int  # seeds that found the chosen model by themselves
+    seeds_disagreeing: int  # seeds that found another with as many components, and nearly as low a loss
     weakest_visible: float
     variation: float  # norm of the tensor less its mean: a background may be any number of times larger
     rank_asked: int
@@ -92,30 +92,30 @@ def advise(evidence: Evidence, factors: Factors | None) -> Advice:
     """The advice without a sparsity, which takes runs of its own to find. `factors` are those of the suggestion."""
     seen = evidence.residuals
     suggestion = evidence.chosen if seen.white and evidence.chosen else max(1, evidence.criteria.cliff)
-    sure = _certainty(evidence)
+    confidence = _confidence(evidence)
     named = (suggestion, evidence.criteria.gain, evidence.criteria.cliff, evidence.criteria.agreement)
     return Advice(
         components=evidence.chosen if seen.white and evidence.chosen else None,
         suggestion=suggestion,
-        between=(max(1, min(named)), max(named)),
-        sure=sure,
-        white=seen.white,
+        range=(max(1, min(named)), max(named)),
+        confidence=confidence,
+        residuals_white=seen.white,
         weakest_visible=evidence.weakest_visible,
         criteria=evidence.criteria,
         sparsity=None,
         beta=None,
-        reason="; ".join([*_reasons(evidence, suggestion, sure), *_flat(factors)]),
+        reason="; ".join([*_reasons(evidence, suggestion, confidence), *_flat(factors)]),
     )
 
 
-def _certainty(evidence: Evidence) -> Sure:
-    if evidence.residuals.misfit() is not None or evidence.finders < AGREEING_SEEDS or evidence.chosen == 0:
+def _confidence(evidence: Evidence) -> Confidence:
+    if evidence.residuals.misfit() is not None or evidence.seeds_agreeing < AGREEING_SEEDS or evidence.chosen == 0:
         return "no"
-    is_doubtful = evidence.hidden_share > MOST_HIDDEN or evidence.rivals > 0
-    return "yes" if evidence.certainty == "very" and is_doubtful else evidence.certainty
+    is_doubtful = evidence.hidden_share > MOST_HIDDEN or evidence.seeds_disagreeing > 0
+    return "yes" if evidence.rule_confidence == "very" and is_doubtful else evidence.rule_confidence
 
 
-def _reasons(evidence: Evidence, suggestion: int, sure: Sure) -> list[str]:
+def _reasons(evidence: Evidence, suggestion: int, confidence: Confidence) -> list[str]:
     misfit, k, curve = evidence.residuals.misfit(), evidence.chosen, evidence.curve
     found = []
     if k == 0:
@@ -131,16 +131,18 @@ def _reasons(evidence: Evidence, suggestion: int, sure: Sure) -> list[str]:
             found.append(misfit)
     if not evidence.residuals.white:
         return found
-    if k and evidence.finders < AGREEING_SEEDS:
-        found.append(f"{evidence.finders} of {evidence.seeds} seeds found this model by themselves, two are needed")
-    if k and evidence.rivals:
-        others = f"{evidence.rivals} of {evidence.seeds} seeds fit as well with other components"
+    if k and evidence.seeds_agreeing < AGREEING_SEEDS:
+        found.append(
+            f"{evidence.seeds_agreeing} of {evidence.seeds} seeds found this model by themselves, two are needed"
+        )
+    if k and evidence.seeds_disagreeing:
+        others = f"{evidence.seeds_disagreeing} of {evidence.seeds} seeds fit as well with other components"
         found.append(f"{others}: their number stands, their shapes may not")
     if k >= curve.largest:
         found.append(f"it is the largest number on offer: raise rank above {evidence.rank}")
     if evidence.rank < evidence.rank_asked:
         found.append(f"the tensor is too small for an overfit of more than {evidence.rank} components")
-    if sure != "no":
+    if confidence != "no":
         share = f"{evidence.hidden_share:.1%} of the tensor's variation"
         found.append(f"components weaker than {evidence.weakest_visible:.3g}, {share}, cannot be seen")
     return found

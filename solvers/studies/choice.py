@@ -29,8 +29,8 @@ from sparse_ncp.solvers.studies.fitting.candidates import (
     chain,
     exchange,
     first_overfit,
-    likeness,
     polished,
+    similarity,
     simulated_gain,
 )
 from sparse_ncp.solvers.studies.fitting.fits import Data, Factors, model
@@ -196,11 +196,11 @@ def _refit(judge: Judge, state: ChoiceState) -> ChoiceState:
     if fitted.loss < best[suggestion].loss:
         best[suggestion] = fitted
     state = replace(state, best=best, suggestion=suggestion)
-    finders, rivals = _count_finders(judge, state)
-    return _next(replace(state, finders=finders, rivals=rivals), "sparsity")
+    seeds_agreeing, seeds_disagreeing = _count_agreeing_seeds(judge, state)
+    return _next(replace(state, seeds_agreeing=seeds_agreeing, seeds_disagreeing=seeds_disagreeing), "sparsity")
 
 
-def _count_finders(judge: Judge, state: ChoiceState) -> tuple[int, int]:
+def _count_agreeing_seeds(judge: Judge, state: ChoiceState) -> tuple[int, int]:
     """How many seeds' own models come, fitted to their end, to the best one, and how many to another as low."""
     k = max(1, state.components)
     best, near = state.best[k], rule.NEAR * rule.unit_gain(state.shape)
@@ -211,7 +211,7 @@ def _count_finders(judge: Judge, state: ChoiceState) -> tuple[int, int]:
         for effort in (KEPT, POLISHED):  # most are there soon
             fit = judge.fitted(factors, effort)
             is_low = fit.loss - best.loss < near
-            is_same = likeness(fit.factors, best.factors) > rule.ALIKE
+            is_same = similarity(fit.factors, best.factors) > rule.ALIKE
             if is_low and is_same:
                 break
             factors = fit.factors
@@ -238,7 +238,7 @@ def _evidence(judge: Judge, state: ChoiceState) -> Evidence:
     return Evidence(
         curve=curve,
         chosen=k,
-        certainty=rule.certainty(curve, k, state.nulls),
+        rule_confidence=rule.confidence(curve, k, state.nulls),
         nulls=state.nulls,
         residuals=rule.Residuals.of(judge.data.X, model(shown), judge.noise, _random(state, _RESIDUAL)),
         criteria=Criteria(
@@ -247,8 +247,8 @@ def _evidence(judge: Judge, state: ChoiceState) -> Evidence:
             agreement=agreed,
         ),
         seeds=len(state.chains),
-        finders=state.finders,
-        rivals=state.rivals,
+        seeds_agreeing=state.seeds_agreeing,
+        seeds_disagreeing=state.seeds_disagreeing,
         weakest_visible=math.sqrt(rule.PER_COMPONENT * rule.unit_gain(state.shape)) * deviation * state.unit,
         variation=math.sqrt(judge.data.X.size) * float(judge.data.X.std()) * state.unit,
         rank_asked=state.settings.rank,
@@ -277,7 +277,7 @@ def _find_sparsity(tensor: NDArray[Any], judge: Judge, state: ChoiceState, threa
         result = solve(tensor, settings, threads=threads)
     alive = result.weights > DEAD_SHARE * state.unit * math.sqrt(judge.data.X.size)
     left = tuple(A[:, alive].astype(np.float64) for A in result.factors)
-    match = likeness(left, chosen) if left[0].shape[1] == state.suggestion else 0.0
+    match = similarity(left, chosen) if left[0].shape[1] == state.suggestion else 0.0
     run = SparsityRun(sparsity, result.resolved.beta[0], int(alive.sum()), match)
     return _next(replace(state, sparsity_runs=(*state.sparsity_runs, run)), None)
 

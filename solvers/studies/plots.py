@@ -71,7 +71,7 @@ def choice(study: Choice) -> "Figure":
     verdict = (
         f"components: {advice.components}" if advice.components is not None else f"suggestion: {advice.suggestion}"
     )
-    figure.suptitle(f"{verdict} (sure: {advice.sure})")
+    figure.suptitle(f"{verdict} (confidence: {advice.confidence})")
     return figure
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from sparse_ncp.solvers.studies.fitting.noise import Noise
 from sparse_ncp.solvers.tensor.products import Float64
 
-Sure: TypeAlias = Literal["very", "yes", "no"]
+Confidence: TypeAlias = Literal["very", "yes", "no"]
 
 PER_COMPONENT = 0.95
 # A component more, if it gains this much, and this much more than one that is fitted to simulated noise.
@@ -84,7 +84,7 @@ def steps_up(curve: Curve, components: int, null: Null) -> bool:
     return components < curve.largest and gain >= max(STEP_GAIN, STEP_OVER_NULL * null.mean)
 
 
-def certainty(curve: Curve, components: int, nulls: Mapping[int, Null]) -> Sure:
+def confidence(curve: Curve, components: int, nulls: Mapping[int, Null]) -> Confidence:
     """How clearly the last component stands out and a further one does not."""
     if components not in nulls:  # nothing to count, or the largest model there is
         return "no"

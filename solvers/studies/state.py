@@ -17,7 +17,7 @@ from sparse_ncp.solvers.studies.validation import Validated, checks
 from sparse_ncp.solvers.tensor.products import Float64
 
 Stage: TypeAlias = Literal["overfit", "exchange", "polish", "bootstrap", "refit", "sparsity", "validate", "done"]
-FORMAT = 2
+FORMAT = 3
 
 EXCHANGES = 2
 MOST_STEPS_UP = 3
@@ -77,8 +77,8 @@ class ChoiceState:
     nulls: Mapping[int, rule.Null] = field(default_factory=dict)
     steps_up: int = 0
     suggestion: int = 0
-    finders: int = 0  # seeds that found the model of `components` by themselves
-    rivals: int = 0  # seeds that found another with as many components, and nearly as low a loss
+    seeds_agreeing: int = 0  # seeds that found the model of `components` by themselves
+    seeds_disagreeing: int = 0  # seeds that found another with as many components, and nearly as low a loss
     sparsity_runs: tuple[SparsityRun, ...] = ()
     checked: tuple[float, ...] = ()  # what the validations that are done have found
     outcome: Choice | None = None
@@ -136,8 +136,8 @@ class ChoiceState:
             "nulls": [(k, asdict(null)) for k, null in sorted(self.nulls.items())],
             "steps_up": self.steps_up,
             "suggestion": self.suggestion,
-            "finders": self.finders,
-            "rivals": self.rivals,
+            "seeds_agreeing": self.seeds_agreeing,
+            "seeds_disagreeing": self.seeds_disagreeing,
             "sparsity_runs": [asdict(run) for run in self.sparsity_runs],
             "checked": self.checked,
         }
@@ -154,7 +154,18 @@ class ChoiceState:
             )
             for place, (error, kept) in enumerate(header["chains"])
         )
-        plain = ("kind", "unit", "rank", "stage", "step", "components", "steps_up", "suggestion", "finders", "rivals")
+        plain = (
+            "kind",
+            "unit",
+            "rank",
+            "stage",
+            "step",
+            "components",
+            "steps_up",
+            "suggestion",
+            "seeds_agreeing",
+            "seeds_disagreeing",
+        )
         return cls(
             **{name: header[name] for name in plain},
             settings=ChoiceSettings.model_validate(header["settings"]),

@@ -119,5 +119,5 @@ def test_the_command_for_a_choice_prints_the_advice(
     asked = ["--rank", "4", "--seeds", "1", "--url", api_with_worker.address]
     assert run(["study", "choose", str(tmp_path / "tensor.npy"), *asked, "--watch"]) == 0
     said = capsys.readouterr().out
-    assert "(sure: " in said
-    assert "between" in said
+    assert "(confidence: " in said
+    assert ", range " in said

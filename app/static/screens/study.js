@@ -14,7 +14,7 @@ const PLOTS = {
   choose: { choice: "The evidence for the choice", components: "Components of the chosen model" },
 };
 const REFRESH = 700; // milliseconds; many runs that end at once are one look
-const SURE = { very: "very sure", yes: "sure", no: "not sure" };
+const CONFIDENCE = { very: "very sure", yes: "sure", no: "not sure" };
 const SPREAD = ["objective", "relative_error", "seconds", "iterations", "sparsity", "components", "factor_match", "psnr"];
 
 const weightOf = (row) => (row.beta === null ? `sparsity ${number(row.requested_sparsity)}` : `β ${number(row.beta)}`);
@@ -81,14 +81,14 @@ function progress(study) {
 /** The recommendation in words, never a bare number. */
 function adviceCard({ advice, job_id: job }) {
   if (!advice) return null;
-  const { components, suggestion, between, sure, reason, white, weakest_visible: weakest, sparsity, beta } = advice;
-  const head = components !== null ? `${count(components, "component")} – ${SURE[sure] ?? sure}` : `Suggestion: ${count(suggestion, "component")} – ${SURE[sure] ?? sure}`;
+  const { components, suggestion, range, confidence, reason, residuals_white: white, weakest_visible: weakest, sparsity, beta } = advice;
+  const head = components !== null ? `${count(components, "component")} – ${CONFIDENCE[confidence] ?? confidence}` : `Suggestion: ${count(suggestion, "component")} – ${CONFIDENCE[confidence] ?? confidence}`;
   return card(head, job ? [h("a", { class: "button primary", href: link(`/jobs/${job}/components`) }, "Look at the model")] : [],
-    h("p", { class: sure === "no" ? "note warning" : "note" }, `${reason[0].toUpperCase()}${reason.slice(1)}.`),
+    h("p", { class: confidence === "no" ? "note warning" : "note" }, `${reason[0].toUpperCase()}${reason.slice(1)}.`),
     facts([
-      between && ["Between", between.join(" and ")], ["Residual", white ? "white" : "not white", white ? "the noise is what it was taken for" : "the noise is not what it was taken for"],
+      range && ["Range", range.join(" to ")], ["Residuals", white ? "white" : "not white", white ? "consistent with the assumed noise" : "not consistent with the assumed noise"],
       weakest !== null && weakest !== undefined && ["Weakest visible", number(weakest)],
-      sparsity !== null && sparsity !== undefined && ["Sparsity for this", number(sparsity), "leaves just these components"], beta !== null && beta !== undefined && ["β for this", number(beta)],
+      sparsity !== null && sparsity !== undefined && ["Sparsity for this", number(sparsity), "keeps just these components"], beta !== null && beta !== undefined && ["β for this", number(beta)],
       ...Object.entries(advice.criteria ?? {}).map(([name, value]) => [`By ${name}`, value === null ? "–" : typeof value === "number" ? number(value) : String(value)]),
     ]));
 }

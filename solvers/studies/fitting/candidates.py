@@ -38,7 +38,7 @@ KEPT, POLISHED = Effort(60, 1e-6, 30), Effort(1000, 1e-7, 200)
 SIMULATED = Effort(60, 1e-6, 100)
 # Components whose removal is tried, the cheapest first, and the sweeps of each trial.
 TRIED, TRIAL_SWEEPS = 5, 2
-# Two fits are on the way to the same model from this likeness on.
+# Two fits are on the way to the same model from this similarity on.
 SAME = 0.98
 # Components that are fitted to a residual, of which the best stays.
 PUT_BACKS = 2
@@ -158,7 +158,7 @@ def polished(
     if components + 1 in best:
         starts.append(best_drop(judge, best[components + 1].factors))
     lowest, *others = sorted((judge.fitted(start, CHAIN) for start in starts), key=lambda fit: fit.loss)
-    other = next((fit for fit in others if likeness(fit.factors, lowest.factors) < SAME), None)
+    other = next((fit for fit in others if similarity(fit.factors, lowest.factors) < SAME), None)
     ends = [judge.fitted(fit.factors, POLISHED) for fit in (lowest, other) if fit is not None]
     return min(ends, key=lambda fit: fit.loss)
 
@@ -173,11 +173,11 @@ def simulated_gain(judge: Judge, at: Candidate, random: np.random.Generator) -> 
 
 def agreement(models: Sequence[Factors]) -> float:
     """How well the seeds agree on a model: the median over pairs of the worst matched component's cosine."""
-    pairs = [likeness(one, other) for place, one in enumerate(models) for other in models[place + 1 :]]
+    pairs = [similarity(one, other) for place, one in enumerate(models) for other in models[place + 1 :]]
     return float(np.median(pairs)) if pairs else 0.0
 
 
-def likeness(one: Factors, other: Factors) -> float:
+def similarity(one: Factors, other: Factors) -> float:
     """The worst matched component's cosine, multiplied over the modes."""
     return float(congruences(one, other).prod(axis=0).min())
 

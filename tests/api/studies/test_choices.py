@@ -34,8 +34,15 @@ def test_a_choice_ends_with_the_advice_that_the_package_gives(client_with_worker
     advice = last.outcome.advice
     assert study["advice"]["components"] == advice.components
     assert study["advice"]["suggestion"] == advice.suggestion == 2
-    assert (study["advice"]["sure"], study["advice"]["white"]) == (advice.sure, advice.white)
-    assert study["advice"]["between"] == list(advice.between)
+    assert (study["advice"]["confidence"], study["advice"]["residuals_white"]) == (
+        advice.confidence,
+        advice.residuals_white,
+    )
+    assert study["advice"]["range"] == list(advice.range)
+    former = {"sure": "confidence", "white": "residuals_white", "between": "range"}
+    assert {name: study["advice"][name] for name in former} == {
+        name: study["advice"][present] for name, present in former.items()
+    }
     assert study["advice"]["sparsity"] == pytest.approx(advice.sparsity)
     assert study["advice"]["reason"] == advice.reason
     assert [point["components"] for point in study["choice"]["points"]] == [p.components for p in last.outcome.points]

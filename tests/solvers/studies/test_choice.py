@@ -22,8 +22,8 @@ def test_planted_components_are_counted_whatever_the_noise(noise: str, component
     choice = planted.choice(noise)
     assert choice.noise == noise
     assert choice.advice.components == choice.advice.suggestion == components
-    assert choice.advice.sure == "very"
-    assert choice.advice.white
+    assert choice.advice.confidence == "very"
+    assert choice.advice.residuals_white
     assert metrics.factor_match_score(choice.factors, true) > 0.95
     assert ("flat" in choice.advice.reason) == (noise == "gaussian")
 
@@ -32,7 +32,7 @@ def test_planted_components_are_counted_whatever_the_noise(noise: str, component
 def test_other_numbers_are_counted_too(rank: int) -> None:
     choice = planted.choice("clipped", rank, seed=rank)
     assert choice.advice.components == rank
-    assert choice.advice.between[0] <= rank <= choice.advice.between[1]
+    assert choice.advice.range[0] <= rank <= choice.advice.range[1]
 
 
 def test_the_sparsity_leaves_just_these_components() -> None:
@@ -51,7 +51,7 @@ def test_the_units_of_the_tensor_change_nothing(unit: float) -> None:
     tensor, _ = made("clipped")
     one, other = planted.choice("clipped"), chosen(tensor * unit)
     assert other.advice.components == one.advice.components
-    assert other.advice.sure == one.advice.sure
+    assert other.advice.confidence == one.advice.confidence
     assert other.advice.sparsity == pytest.approx(one.advice.sparsity, rel=1e-3)
     assert other.advice.weakest_visible == pytest.approx(unit * one.advice.weakest_visible, rel=1e-3)
     assert metrics.weights(other.factors) == pytest.approx(unit * metrics.weights(one.factors), rel=1e-3)
@@ -59,16 +59,16 @@ def test_the_units_of_the_tensor_change_nothing(unit: float) -> None:
 
 def test_where_the_residual_is_not_noise_nothing_is_counted() -> None:
     advice = planted.choice("correlated").advice
-    assert not advice.white
+    assert not advice.residuals_white
     assert advice.components is None
-    assert advice.sure == "no"
+    assert advice.confidence == "no"
     assert advice.suggestion == advice.criteria.cliff == 3
     assert "along mode 1 correlate" in advice.reason
 
 
 def test_heavy_tails_are_not_taken_for_components_with_certainty() -> None:
     advice = planted.choice("heavy_tailed").advice
-    assert advice.sure == "no"
+    assert advice.confidence == "no"
     assert "heavier tails" in advice.reason
 
 
@@ -76,7 +76,7 @@ def test_where_noise_may_hide_a_component_the_count_is_not_very_sure() -> None:
     """A third of the counts with which it is."""
     _, true = made("counts")
     advice = chosen(np.random.default_rng(100).poisson(20 * planted.signal(true)).astype(np.float64)).advice
-    assert (advice.components, advice.sure) == (3, "yes")
+    assert (advice.components, advice.confidence) == (3, "yes")
     assert "% of the tensor's variation, cannot be seen" in advice.reason
 
 
@@ -87,7 +87,7 @@ def test_where_seeds_fit_as_well_with_other_components_the_count_is_not_very_sur
     B[:, 0] += B[:, 1]
     C[:, 1] = C[:, 0]
     advice = chosen(planted.clipped(planted.signal([A, B, C]), np.random.default_rng(5))).advice
-    assert (advice.components, advice.sure) == (3, "yes")
+    assert (advice.components, advice.confidence) == (3, "yes")
     assert "1 of 3 seeds fit as well with other components" in advice.reason
 
 
@@ -101,27 +101,27 @@ def test_an_exact_tensor_has_just_its_components() -> None:
 def test_a_constant_tensor_is_one_background() -> None:
     advice = chosen(np.full((10, 8, 6), 3.0), rank=4, seeds=2).advice
     assert advice.suggestion == 1
-    assert advice.sure != "very"
+    assert advice.confidence != "very"
     assert "flat" in advice.reason
 
 
 def test_noise_alone_has_no_components() -> None:
     noise = np.maximum(0.0, np.random.default_rng(0).standard_normal(planted.SHAPE))
     advice = chosen(noise).advice
-    assert (advice.components, advice.suggestion, advice.sure) == (None, 1, "no")
+    assert (advice.components, advice.suggestion, advice.confidence) == (None, 1, "no")
     assert "nothing stands out" in advice.reason
 
 
 def test_an_overfit_too_small_says_so() -> None:
     advice = chosen(made("clipped", rank=5, seed=5)[0], rank=6).advice
-    assert advice.sure == "no"
+    assert advice.confidence == "no"
     assert "raise rank above 6" in advice.reason
 
 
 def test_a_single_seed_is_never_sure() -> None:
     advice = chosen(made("clipped")[0], seeds=1).advice
     assert advice.components == 3
-    assert advice.sure == "no"
+    assert advice.confidence == "no"
     assert "1 of 1 seeds" in advice.reason
 
 

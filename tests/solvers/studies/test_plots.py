@@ -102,5 +102,5 @@ def test_labels_stand_under_their_modes(figures: dict[str, Figure]) -> None:
 
 
 def test_the_choice_is_marked_and_named(figures: dict[str, Figure]) -> None:
-    assert figures["choice"].get_suptitle() == "components: 3 (sure: very)"
-    assert figures["choice without a count"].get_suptitle() == "suggestion: 3 (sure: no)"
+    assert figures["choice"].get_suptitle() == "components: 3 (confidence: very)"
+    assert figures["choice without a count"].get_suptitle() == "suggestion: 3 (confidence: no)"
