@@ -59,7 +59,7 @@ class Study(RunningRecord):
 
     @property
     def advice(self) -> dict[str, Any] | None:
-        """Advice of a study that has ended, such as the number of components; None before."""
+        """Number of components, confidence and reason of a choice that has ended; None for a comparison."""
         advice: dict[str, Any] | None = self.record["advice"]
         return advice
 

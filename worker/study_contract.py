@@ -1,4 +1,4 @@
-"""Studies across process boundaries: what may be asked, and what is answered."""
+"""Requests and records of studies, as they cross process boundaries."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -44,7 +44,7 @@ from sparse_ncp.worker.former_names import FormerNames
 from sparse_ncp.worker.owner_limits import FrozenModel
 
 StudyKind: TypeAlias = Literal["compare", "choose"]
-# Lists that no table could show; the product of all is bounded by the caller's limit on runs.
+# Longest list in a request; the product of all lists is bounded by the caller's limit on runs.
 LONGEST = 1000
 # Fields of a run's settings, by the lists of a comparison that they come from.
 LISTS: Mapping[str, str] = {"rank": "ranks", "method": "methods", "beta": "betas", "sparsity": "sparsities"}
@@ -59,39 +59,39 @@ CHOOSE: dict[str, Any] = {"kind": "choose", "tensor_id": "0123456789abcdef", "ra
 
 
 class ReferenceFactor(FrozenModel):
-    """The true factor of a mode, to which those of the runs are compared."""
+    """The true factor of a mode, for comparison with those of the runs."""
 
-    tensor_id: Id = Field(description="a tensor of order 2: the length of the mode × the true components")
-    mode: Mode = Field(description="whose factor it is, counted from 1")
+    tensor_id: Id = Field(description="a tensor of order 2: length of the mode × number of true components")
+    mode: Mode = Field(description="the mode of the factor, counted from 1")
 
 
 class StudyFields(FrozenModel):
-    """What may be asked of every study."""
+    """Fields that every kind of study accepts."""
 
     model_config = ConfigDict(populate_by_name=True)
 
     tensor_id: Id = Field(description="the tensor to decompose")
     name: Name | None = Field(None, description="a name for people")
     priority: Whole = Field(0, ge=-10, le=10, description="higher runs first among the same owner's jobs")
-    seed: Whole = Field(0, ge=0, description="of the first start; the next has the next")
+    seed: Whole = Field(0, ge=0, description="seed of the first start; each further start adds 1")
     validation: Validation = Field(
-        Validation(), alias="validate", description="checks of numbers of components, without a penalty"
+        Validation(), alias="validate", description="validation of numbers of components, without a penalty"
     )
 
     def recorded_fields(self) -> dict[str, Any]:
-        """What a record tells of the request beside its own fields."""
+        """Return the fields of the request that the record repeats as `request`."""
         kept = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return {name: value for name, value in kept.items() if name not in ("kind", "tensor_id", "name", "priority")}
 
 
 def _as_sent(schema: dict[str, Any]) -> None:
-    """What a preset may bring has no default in the document, and the example is one that works."""
+    """Leave out defaults that a preset may replace, and add an example that works."""
     move_defaults(schema, {name: value for name, value in RECOMMENDED.items() if name in schema["properties"]})
     schema["example"] = COMPARE
 
 
 class CompareFields(StudyFields):
-    """Every rank with every method and every weight, each from the same few starts."""
+    """A grid of runs: every rank with every method and every weight, from the same starts."""
 
     model_config = ConfigDict(json_schema_extra=_as_sent)
 
@@ -107,27 +107,29 @@ class CompareFields(StudyFields):
         fail_fast=True,
         min_length=1,
         max_length=LONGEST,
-        description="weights of the sparsity penalty; left out, 0",
+        description="weights of the sparsity penalty; 0 if omitted",
     )
     sparsities: tuple[Share, ...] | None = Field(
-        None, fail_fast=True, min_length=1, max_length=LONGEST, description="instead of betas, without units"
+        None, fail_fast=True, min_length=1, max_length=LONGEST, description="relative weights, in place of betas"
     )
-    repeats: Whole = Field(5, ge=1, le=1000, description="runs of each cell; run k starts from the same factors in all")
+    repeats: Whole = Field(
+        5, ge=1, le=1000, description="runs of each cell; run k starts from the same factors in every cell"
+    )
     reference: ReferenceFactor | None = Field(None, description="the true factor of a mode, for the PSNR")
 
     @property
     def count(self) -> int:
-        """How many runs there are."""
+        """The number of runs."""
         return len(self.ranks) * len(self.methods) * len(self.sparsities or self.betas or (0.0,)) * self.repeats
 
     @property
     def run_has_mask(self) -> bool:
-        """Whether some entries are to count as not observed."""
+        """Whether the runs have a mask."""
         return getattr(self, "mask", None) is not None
 
     @cached_property
     def grid(self) -> ComparisonSettings:
-        """The cells; ValidationError, at the caller's own fields, if one of them is no run that can be made."""
+        """The grid of cells; ValidationError at the fields of the request if a cell is not a valid run."""
         given = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
         known = {*COMMON, "ranks", "methods", "betas", "sparsities", "repeats", "seed", "validate"}
         try:
@@ -136,7 +138,7 @@ class CompareFields(StudyFields):
             raise ValidationError.from_exception_data(error.title, [*_at_lists(error)]) from None
 
     def run(self, cell: Cell) -> JobRequest:
-        """The first run of a cell, as if it were asked for by itself."""
+        """Return the first run of a cell as the request of a single job."""
         same = self.model_dump(mode="json", exclude_unset=True, include={*COMMON, "initial", "mask", "fixed"})
         weight = {"beta": cell.beta} if cell.sparsity is None else {"sparsity": cell.sparsity}
         asked = {"rank": cell.rank, "method": cell.method, "seed": self.seed, "tensor_id": self.tensor_id}
@@ -144,7 +146,7 @@ class CompareFields(StudyFields):
 
 
 def _at_lists(error: ValidationError) -> Iterator[Any]:
-    """What was refused of a run, said of the list that it came from; each once."""
+    """Yield the errors of runs at the lists that they come from, each once."""
     seen = set()
     for found in error.errors(include_url=False):
         first, *rest = found["loc"] or ("methods",)
@@ -158,7 +160,7 @@ def _at_lists(error: ValidationError) -> Iterator[Any]:
 
 if TYPE_CHECKING:
     CompareRequest = CompareFields
-else:  # every field of a job that is the same in all runs, as the job has it
+else:  # the fields of a job that are the same in all runs, as the job defines them
     CompareRequest = create_model(
         "CompareRequest",
         __base__=CompareFields,
@@ -177,18 +179,18 @@ class ChoiceStop(FrozenModel):
 
 
 class ChooseRequest(StudyFields):
-    """How many components there are: an overfit, from which components are dropped again and again."""
+    """The number of components, found by dropping components from an overfit."""
 
     model_config = ConfigDict(json_schema_extra={"example": CHOOSE})
 
     kind: Literal["choose"]
-    rank: Whole = Field(16, ge=2, le=200, description="components of the overfit: a few more than are expected")
-    seeds: Whole = Field(5, ge=1, le=50, description="random starts; two that agree are needed to be sure")
+    rank: Whole = Field(16, ge=2, le=200, description="components to start from: a few more than expected")
+    seeds: Whole = Field(5, ge=1, le=50, description="random starts; at least two must agree on the model")
     noise: NoiseSetting = Field("auto", description=ChoiceSettings.model_fields["noise"].description)
     stop: ChoiceStop = Field(ChoiceStop(), description="when to give up")
 
     def settings(self) -> ChoiceSettings:
-        """The settings of the solver."""
+        """Return the settings of the solver."""
         return ChoiceSettings(
             rank=self.rank, seeds=self.seeds, seed=self.seed, noise=self.noise, validation=self.validation
         )
@@ -227,19 +229,19 @@ class StudyRow(Row):
 
 
 class HalvesFound(FrozenModel):
-    congruence: tuple[float, ...] = Field(description="the lowest in the other modes, for each pair of halves")
-    passed: bool = Field(description="above 0.95 in all of them")
+    congruence: tuple[float, ...] = Field(description="lowest congruence in the other modes, for each pair of halves")
+    passed: bool = Field(description="whether the congruence of every pair is above 0.95")
 
 
 class HoldoutFound(FrozenModel):
-    relative_error: tuple[float, ...] = Field(description="on the entries that were left out, for each fold")
+    relative_error: tuple[float, ...] = Field(description="relative error on held-out entries, for each fold")
 
 
 class StudyRank(FrozenModel):
-    """What is known of a number of components, over all its runs."""
+    """The evidence for one rank, over all its runs."""
 
     rank: int
-    job_id: str | None = Field(description="the job of the lowest relative error, whose core consistency it is")
+    job_id: str | None = Field(description="job with the lowest relative error, whose core consistency is given")
     core_consistency: float | None
     split_half: HalvesFound | None
     holdout: HoldoutFound | None
@@ -248,17 +250,17 @@ class StudyRank(FrozenModel):
 class StudyTable(FrozenModel):
     """One row per cell, in the order of ranks, methods and weights."""
 
-    mode: int = Field(description="of sparsity and components, counted from 1")
+    mode: int = Field(description="mode of sparsity and components, counted from 1")
     rows: tuple[Annotated[StudyRow, FormerNames(asked_sparsity="requested_sparsity")], ...]
     ranks: tuple[StudyRank, ...]
 
 
 class ChoiceFound(FrozenModel):
-    """What the advice of a choice rests on."""
+    """Evidence for the advice of a choice."""
 
     relative_error: float
     noise: NoiseKind
-    noise_level: float = Field(description="norm of the noise, as a share of the tensor's")
+    noise_level: float = Field(description="norm of the noise divided by that of the tensor")
     points: tuple[Point, ...]
     validated: Validated
 
@@ -273,20 +275,22 @@ class Study(FrozenModel):
     kind: StudyKind
     tensor_id: str
     priority: int
-    request: dict[str, Any] = Field(description="the other fields that were sent")
+    request: dict[str, Any] = Field(description="the other fields of the request")
     state: JobState
     runs: RunCounts
     progress: float = Field(description="from 0 to 1")
-    stage: Stage | None = Field(description="what a choice is doing; null for a comparison")
-    seconds_left: float | None = Field(description="an estimate; null before there is any, and after the end")
-    table: StudyTable | None = Field(None, description="of a comparison; null in lists and events")
-    advice: PublishedAdvice | None = Field(None, description="of a choice that has ended")
+    stage: Stage | None = Field(description="step of a choice; null for a comparison")
+    seconds_left: float | None = Field(
+        description="estimate of the time left; null before there is one, and after the end"
+    )
+    table: StudyTable | None = Field(None, description="table of a comparison; null in lists and events")
+    advice: PublishedAdvice | None = Field(None, description="advice of a choice that has ended")
     recommendation: Recommendation | None = Field(
         None, description="rank, weight and method that a comparison recommends; null until it has ended and been read"
     )
-    choice: ChoiceFound | None = Field(None, description="what the advice rests on; null in lists and events")
-    result: JobResult | None = Field(None, description="of a choice that has ended: that of its job")
-    job_id: str | None = Field(None, description="of a choice: the job that has the factors of the chosen model")
+    choice: ChoiceFound | None = Field(None, description="evidence for the advice; null in lists and events")
+    result: JobResult | None = Field(None, description="result of the job of a choice that has ended")
+    job_id: str | None = Field(None, description="job with the chosen model of a choice")
     error: JobError | None
     cancel_requested: bool
     created_at: AwareDatetime
@@ -295,7 +299,7 @@ class Study(FrozenModel):
 
 
 class Measures(BaseModel):
-    """What a study keeps of a run besides its result."""
+    """Measures of a run that a study keeps besides its result."""
 
     model_config = ConfigDict(ser_json_inf_nan="constants")
 

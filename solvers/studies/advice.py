@@ -19,9 +19,9 @@ from sparse_ncp.solvers.studies.rule import AGREEING_SEEDS, Confidence, Curve, N
 from sparse_ncp.solvers.studies.tables import Row
 from sparse_ncp.solvers.studies.validation import HoldoutOutcome, SplitHalfOutcome, Validated
 
-# A component whose columns are this close to constant, as the product of cosines over the modes, is a background.
+# A component is a background if its columns are this close to constant: the product of cosines over the modes.
 FLAT = 0.85
-# Nobody is very sure where noise may hide a component of more than this share of the tensor's variation.
+# Confidence is at most "yes" where noise may hide a component of more than this fraction of the tensor's variation.
 MOST_HIDDEN = 0.025
 # Factor match from which repeated runs count as having found the same components.
 SAME_COMPONENTS = 0.95
@@ -50,46 +50,76 @@ class Criteria:
 
 @dataclass(frozen=True)
 class Advice:
-    """What a study says. `components` is None where what is left after the fit is not noise: nothing can be counted."""
+    """The number of components that a choice finds, how sure it is, and why.
+
+    Attributes
+    ----------
+    components
+        The number of components; None if the residuals are not noise, so that components cannot be counted.
+    suggestion
+        The number of components of the suggested model.
+    range
+        The lowest and the highest number that any criterion gives.
+    confidence
+        How sure the number is: very, yes or no.
+    residuals_white
+        Whether neighbouring residuals are independent along every mode.
+    weakest_visible
+        The norm of the weakest component that would have been detected, in units of the tensor.
+    criteria
+        The number by each criterion alone.
+    sparsity, beta
+        Settings with which the recommended settings keep just these components; None if none was found.
+    reason
+        The advice in words.
+    """
 
     components: int | None
     suggestion: int
     range: Range
     confidence: Confidence
     residuals_white: bool
-    weakest_visible: float  # norm of the weakest component that would be seen, in units of the tensor
+    weakest_visible: float
     criteria: Criteria
-    sparsity: float | None  # with which the recommended setting leaves just these components
+    sparsity: float | None
     beta: float | None
     reason: str
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the advice rests on."""
+    """Evidence for the number of components."""
 
     curve: Curve
     chosen: int
     rule_confidence: Confidence
-    nulls: Mapping[int, Null]  # what one component more than these gains on simulated noise
+    nulls: Mapping[int, Null]  # gain of one more component on simulated noise
     residuals: Residuals
     criteria: Criteria
     seeds: int
-    seeds_agreeing: int  # seeds that found the chosen model by themselves
-    seeds_disagreeing: int  # seeds that found another with as many components, and nearly as low a loss
+    seeds_agreeing: int  # seeds whose own model is the chosen one
+    seeds_disagreeing: int  # seeds that fit as well with other components
     weakest_visible: float
-    variation: float  # norm of the tensor less its mean: a background may be any number of times larger
+    variation: float  # norm of the tensor minus its mean, so that a background does not count
     rank_asked: int
     rank: int
 
     @property
     def hidden_share(self) -> float:
-        """The norm of what may be hidden in the noise, as a share of the tensor's variation."""
+        """The norm that noise may hide, as a fraction of the tensor's variation."""
         return self.weakest_visible / self.variation if self.variation > 0 else math.inf
 
 
 def advise(evidence: Evidence, factors: Factors | None) -> Advice:
-    """The advice without a sparsity, which takes runs of its own to find. `factors` are those of the suggestion."""
+    """Return the advice, except for the sparsity, which takes further runs.
+
+    Parameters
+    ----------
+    evidence
+        The evidence for the number of components.
+    factors
+        The factors of the suggested model, if it is known.
+    """
     seen = evidence.residuals
     suggestion = evidence.chosen if seen.white and evidence.chosen else max(1, evidence.criteria.cliff)
     confidence = _confidence(evidence)
@@ -119,12 +149,12 @@ def _reasons(evidence: Evidence, suggestion: int, confidence: Confidence) -> lis
     misfit, k, curve = evidence.residuals.misfit(), evidence.chosen, evidence.curve
     found = []
     if k == 0:
-        found.append("nothing stands out of the noise: even one component gains no more than noise would")
+        found.append("nothing stands out from the noise: even one component gains no more than noise would")
     elif not evidence.residuals.white:
         found.append(f"{misfit}, so components cannot be counted against noise")
-        found.append(f"{suggestion} is where the gains fall most steeply")
+        found.append(f"the gain falls most steeply after {suggestion}")
         if k >= curve.largest:
-            found.append(f"or there are more components than were on offer: raise rank above {evidence.rank}")
+            found.append(f"or there are more components than were tried: raise rank above {evidence.rank}")
     else:
         found.append(_gains(evidence))
         if misfit is not None:
@@ -132,19 +162,17 @@ def _reasons(evidence: Evidence, suggestion: int, confidence: Confidence) -> lis
     if not evidence.residuals.white:
         return found
     if k and evidence.seeds_agreeing < AGREEING_SEEDS:
-        found.append(
-            f"{evidence.seeds_agreeing} of {evidence.seeds} seeds found this model by themselves, two are needed"
-        )
+        found.append(f"{evidence.seeds_agreeing} of {evidence.seeds} seeds found this model, two are needed")
     if k and evidence.seeds_disagreeing:
         others = f"{evidence.seeds_disagreeing} of {evidence.seeds} seeds fit as well with other components"
-        found.append(f"{others}: their number stands, their shapes may not")
+        found.append(f"{others}: the number is reliable, the shapes may not be")
     if k >= curve.largest:
-        found.append(f"it is the largest number on offer: raise rank above {evidence.rank}")
+        found.append(f"this is the largest number tried: raise rank above {evidence.rank}")
     if evidence.rank < evidence.rank_asked:
         found.append(f"the tensor is too small for an overfit of more than {evidence.rank} components")
     if confidence != "no":
         share = f"{evidence.hidden_share:.1%} of the tensor's variation"
-        found.append(f"components weaker than {evidence.weakest_visible:.3g}, {share}, cannot be seen")
+        found.append(f"components weaker than {evidence.weakest_visible:.3g}, {share}, cannot be detected")
     return found
 
 
@@ -159,17 +187,17 @@ def _gains(evidence: Evidence) -> str:
 
 
 def _flat(factors: Factors | None) -> list[str]:
-    """Which components are the same everywhere."""
+    """Say whether a component is flat in every mode."""
     if factors is None:
         return []
     cosines = np.prod([A.sum(axis=0) / np.sqrt(len(A)) for A in factors], axis=0)
     flat = cosines > FLAT * weights(factors)
-    return ["one of them is flat, a background"] if flat.any() else []
+    return ["one component is flat in every mode: a background"] if flat.any() else []
 
 
 @dataclass(frozen=True)
 class RankEvidence:
-    """What the checks of a comparison found for one rank; None for a check that was not made."""
+    """Results of the checks of one rank in a comparison; None for a check that was not made."""
 
     rank: int
     core_consistency: float | None = None
@@ -208,7 +236,7 @@ class Recommendation:
 def rank_evidence(
     ranks: Sequence[int], validated: Validated, core_consistency: Mapping[int, float | None] | None = None
 ) -> list[RankEvidence]:
-    """Return what the checks found for each rank.
+    """Return the results of the checks of each rank.
 
     Parameters
     ----------

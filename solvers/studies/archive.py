@@ -1,4 +1,4 @@
-"""States of studies as files: numbers and text in a JSON header, arrays beside it, no pickles."""
+"""Saved states of studies: an `.npz` file with a JSON header and arrays, without pickles."""
 
 import io
 import json
@@ -20,7 +20,7 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes
 
 
 def unpack(content: bytes, study: str, readable: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Header and arrays of a state that this kind of study saved in a format that can be read."""
+    """Return the header and the arrays of a saved state; InvalidInput if it is damaged or of another kind or format."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as stored:
             arrays = dict(stored)

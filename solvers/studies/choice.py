@@ -1,7 +1,7 @@
 """Choose the number of components: `choose` yields a state after every step, the last of which has the outcome.
 
 Overfit without a penalty, drop the cheapest component again and again, exchange between seeds, then take the least
-loss plus 0.95 k u at the noise that the overfit leaves; a parametric bootstrap tells how sure that is.
+loss plus 0.95 k u at the noise that the overfit leaves; a parametric bootstrap measures how sure that is.
 """
 
 import math
@@ -52,14 +52,14 @@ from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 from sparse_ncp.solvers.tensor.validation import prepare_tensor
 
 SIMULATIONS = 12
-# The match of components from which a sparsity leaves just the chosen ones.
+# The similarity from which a sparsity counts as keeping just the chosen components.
 SAME_COMPONENTS = 0.9
 LEAST_SPARSITY, MOST_SPARSITY = 1e-6, 0.9
-# An overfit has at most this share of the tensor's entries as parameters, or it would fit the noise.
+# An overfit has at most this fraction of the tensor's entries as parameters, or it would fit the noise.
 LARGEST_SHARE = 1 / 4
-# Seeds agree on a model from this cosine on.
+# Cosine from which seeds agree on a model.
 AGREED = 0.9
-# Random numbers of the steps, each a sequence of its own.
+# Each kind of step draws from a random sequence of its own.
 _OVERFIT, _EXCHANGE, _POLISH, _BOOTSTRAP, _RESIDUAL = range(5)
 
 
@@ -70,9 +70,34 @@ def choose(
     resume: ChoiceState | None = None,
     threads: int | None = None,
 ) -> Iterator[ChoiceState]:
-    """Yield the state after every step; the last one has the outcome. `resume` goes on from any of them.
+    """Choose the number of components, one step at a time.
 
-    Computes in double precision, and needs about ten times the tensor's memory.
+    Computes in double precision, and needs about ten times the memory of the tensor.
+
+    Parameters
+    ----------
+    tensor
+        The tensor to decompose, without missing entries.
+    settings
+        How to choose; the defaults suit most tensors.
+    resume
+        A state to resume from, as an earlier call yielded it for the same tensor and settings.
+    threads
+        The number of threads; all available cores by default.
+
+    Yields
+    ------
+    ChoiceState
+        The state after every step. The last one has the outcome.
+
+    Examples
+    --------
+    >>> from sparse_ncp import synthetic
+    >>> from sparse_ncp.solvers.studies import ChoiceSettings, choose
+    >>> tensor = synthetic.planted((20, 10, 8), rank=2).tensor
+    >>> *_, last = choose(tensor, ChoiceSettings(rank=4, seeds=2))
+    >>> last.outcome.advice.suggestion >= 1
+    True
     """
     with Threads(threads) as pool:
         with single_threaded_blas():
@@ -90,7 +115,7 @@ def choose(
 
 
 def _root_mean_square(tensor: NDArray[Any], pool: Threads) -> float:
-    """Of a tensor that can be decomposed; InvalidInput if it cannot."""
+    """Return the root mean square of a complete tensor; InvalidInput if it cannot be decomposed."""
     checked = prepare_tensor(tensor, "float64", pool)
     if checked.missing is not None:
         remedy = "fill them first, or compare ranks with validate.holdout"
@@ -102,8 +127,8 @@ def _begin(X: Float64, unit: float, settings: ChoiceSettings) -> ChoiceState:
     check_validation(settings.validation, X.shape)
     allowed = int(LARGEST_SHARE * X.size / sum(X.shape))
     if allowed < 2:
-        remedy = "give one with more entries: even two components would fit its noise"
-        raise InvalidInput("tensor", f"of shape {X.shape} is too small to choose from", remedy)
+        remedy = "use a larger tensor: even two components would fit the noise of this one"
+        raise InvalidInput("tensor", f"of shape {X.shape} is too small to choose the number of components", remedy)
     kind = likely_kind(X) if settings.noise == "auto" else settings.noise
     return ChoiceState(settings, X.shape, kind, unit, min(settings.rank, allowed))
 
@@ -114,7 +139,7 @@ def _resumed(state: ChoiceState, X: Float64, unit: float, settings: ChoiceSettin
             "resume", f"was saved for another tensor, of shape {state.shape}", "pass the tensor it belongs to"
         )
     if settings is not None and settings != state.settings:
-        raise InvalidInput("resume", "was saved under other settings", "leave the settings out, or give the same")
+        raise InvalidInput("resume", "was saved with other settings", "omit the settings, or pass the same")
     return state
 
 
@@ -130,12 +155,12 @@ def _advance(tensor: NDArray[Any], X: Float64, state: ChoiceState, pool: Threads
 
 
 def _next(state: ChoiceState, stage: Stage | None) -> ChoiceState:
-    """On to another stage, or to the next step of this one."""
+    """Advance to another stage, or with None to the next step of this one."""
     return replace(state, step=state.step + 1) if stage is None else replace(state, stage=stage, step=0)
 
 
 def _overfit(X: Float64, data: Data, state: ChoiceState) -> ChoiceState:
-    """One seed: an overfit, and all that is left of it by dropping. The first tells the noise, which clipping needs."""
+    """Fit one seed, and drop its components one by one. The first fit estimates the noise, which clipping needs."""
     fit, noise = first_overfit(data, state.kind, state.rank, _random(state, _OVERFIT, state.step))
     is_guess = state.settings.noise == "auto" and state.noise is None
     if is_guess and isinstance(noise, Counts) and not noise.is_plausible(X, model(fit.factors)):
@@ -149,7 +174,7 @@ def _overfit(X: Float64, data: Data, state: ChoiceState) -> ChoiceState:
 
 
 def _judge(data: Data, state: ChoiceState) -> Judge:
-    """The noise that the best overfit leaves."""
+    """Judge fits by the noise that the best overfit leaves."""
     lowest = min((chain.overfit for chain in state.chains), key=lambda fit: fit.error)
     reference = model(lowest.factors)
     noise = estimate(state.kind, data.X, reference, lowest.parameters)
@@ -175,7 +200,7 @@ def _curve(judge: Judge, best: Mapping[int, Candidate]) -> rule.Curve:
 
 
 def _bootstrap(judge: Judge, state: ChoiceState) -> ChoiceState:
-    """What noise gains, first at the chosen number, which may move up by it, then at one less."""
+    """Simulate the gain on noise, first at the chosen number, which may then move up, then at one less."""
     k, curve = state.components, _curve(judge, state.best)
     wanted = [j for j in (k, k - 1) if 0 < j < curve.largest and j not in state.nulls]
     if k == 0 or not wanted:
@@ -201,14 +226,14 @@ def _refit(judge: Judge, state: ChoiceState) -> ChoiceState:
 
 
 def _count_agreeing_seeds(judge: Judge, state: ChoiceState) -> tuple[int, int]:
-    """How many seeds' own models come, fitted to their end, to the best one, and how many to another as low."""
+    """Count the seeds whose own models converge to the best one, and those that reach another with as low a loss."""
     k = max(1, state.components)
     best, near = state.best[k], rule.NEAR * rule.unit_gain(state.shape)
 
     def found(factors: Factors) -> tuple[bool, bool]:
-        """Whether it is as low, and whether it is the same."""
+        """Return whether the model has as low a loss, and whether it has the same components."""
         is_low = is_same = False
-        for effort in (KEPT, POLISHED):  # most are there soon
+        for effort in (KEPT, POLISHED):  # most converge with little effort
             fit = judge.fitted(factors, effort)
             is_low = fit.loss - best.loss < near
             is_same = similarity(fit.factors, best.factors) > rule.ALIKE
@@ -266,7 +291,7 @@ def _advice(judge: Judge, state: ChoiceState) -> Advice:
 
 
 def _find_sparsity(tensor: NDArray[Any], judge: Judge, state: ChoiceState, threads: int) -> ChoiceState:
-    """One run with a sparsity between what noise reaches and the weakest component, nearer by what others left."""
+    """Run with a sparsity between the noise and the weakest component, narrowed by the earlier runs."""
     chosen = state.best[state.suggestion].factors
     if _leaves_just(state) or state.step == SPARSITY_RUNS:
         return _next(state, "validate")
@@ -283,13 +308,13 @@ def _find_sparsity(tensor: NDArray[Any], judge: Judge, state: ChoiceState, threa
 
 
 def _leaves_just(state: ChoiceState) -> SparsityRun | None:
-    """The run that left just the chosen components, if there is one."""
+    """Return the run that kept just the chosen components; None if there is none."""
     fitting = [run for run in state.sparsity_runs if run.components == state.suggestion and run.match > SAME_COMPONENTS]
     return max(fitting, key=lambda run: run.match, default=None)
 
 
 def _next_sparsity(judge: Judge, state: ChoiceState, chosen: Factors) -> float:
-    """Halfway, by ratio, between the largest sparsity that left too many and the least that did not."""
+    """Return the geometric mean of the largest sparsity that kept too many components and the smallest that did not."""
     norm = math.sqrt(judge.data.X.size)  # of a tensor in units of its root mean square
     weakest = float(weights(chosen).min()) / norm
     noise = math.sqrt(rule.PER_COMPONENT * rule.unit_gain(state.shape) * float(judge.variance.mean())) / norm
@@ -313,7 +338,7 @@ def _validate(tensor: NDArray[Any], judge: Judge, state: ChoiceState, threads: i
 def _conclude(judge: Judge, state: ChoiceState) -> Choice:
     advice, run, curve = _advice(judge, state), _leaves_just(state), _curve(judge, state.best)
     if run is None:
-        advice = replace(advice, reason=f"{advice.reason}; no sparsity that was tried left just these components")
+        advice = replace(advice, reason=f"{advice.reason}; no sparsity that was tried keeps just these components")
     else:
         advice = replace(advice, sparsity=run.sparsity, beta=run.beta)
     chosen = state.best[state.suggestion].factors

@@ -1,4 +1,4 @@
-"""Compare ranks, methods and weights: `compare` yields a state after every run, the last of which has the whole table.
+"""Compare ranks, methods and weights: `compare` yields a state after every run.
 
 Run k of every cell has the same seed, so all methods start from the same factors.
 """
@@ -26,16 +26,16 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class ComparisonState:
-    """The runs that are done: a value that can be saved and resumed."""
+    """The runs and checks that are done; it can be saved and resumed."""
 
     settings: ComparisonSettings
     shape: tuple[int, ...]
     runs: tuple[Run, ...] = ()
-    checked: tuple[float, ...] = ()  # what the validations that are done have found
+    checked: tuple[float, ...] = ()  # results of the validation checks that are done
 
     @property
     def total(self) -> int:
-        """Runs and checks in all."""
+        """The number of runs and checks."""
         return len(self.settings.cells) * self.settings.repeats + len(
             checks(self.settings.validation, self.settings.ranks)
         )
@@ -46,7 +46,7 @@ class ComparisonState:
 
     @property
     def validated(self) -> Validated:
-        """For each rank of which all checks are done."""
+        """The outcomes of the validations, for each rank whose checks are all done."""
         return validated(self.settings.validation, self.settings.ranks, self.checked)
 
     @property
@@ -57,7 +57,7 @@ class ComparisonState:
         return recommend(table(self.runs), rank_evidence(self.settings.ranks, self.validated))
 
     def to_bytes(self) -> bytes:
-        """As an `.npz` file without pickles."""
+        """Save the state as the bytes of an `.npz` file without pickles."""
         arrays: dict[str, NDArray[Any]] = {}
         for place, run in enumerate(self.runs):
             arrays |= {f"run{place}_A{mode}": A for mode, A in enumerate(run.factors, start=1)}
@@ -95,12 +95,38 @@ def compare(
     resume: ComparisonState | None = None,
     threads: int | None = None,
 ) -> Iterator[ComparisonState]:
-    """Yield the state after every run and check. `resume` goes on from any of them."""
+    """Run every rank with every method and every weight, and yield the state after every run and check.
+
+    Parameters
+    ----------
+    tensor
+        The tensor to decompose.
+    settings
+        The grid of runs, and the validations.
+    resume
+        A state to resume from, as an earlier call yielded it for the same tensor and settings.
+    threads
+        The number of threads; all available cores by default.
+
+    Yields
+    ------
+    ComparisonState
+        The runs that are done. The last state has a `recommendation`.
+
+    Examples
+    --------
+    >>> from sparse_ncp import synthetic
+    >>> from sparse_ncp.solvers.studies import ComparisonSettings, compare
+    >>> tensor = synthetic.planted((20, 10, 8), rank=2).tensor
+    >>> *_, last = compare(tensor, ComparisonSettings(ranks=[2], methods=["hals"], repeats=2))
+    >>> last.done
+    2
+    """
     shape = np.shape(tensor)
     check_validation(settings.validation, shape)
     state = resume or ComparisonState(settings, shape)
     if (state.settings, state.shape) != (settings, shape):
-        raise InvalidInput("resume", "was saved for another study", "give the same tensor and settings")
+        raise InvalidInput("resume", "was saved for another study", "pass the same tensor and settings")
     planned = [(cell, repeat) for repeat in range(settings.repeats) for cell in settings.cells]
     for cell, repeat in planned[len(state.runs) :]:
         run = _run(tensor, cell, repeat, settings.settings(cell, repeat), threads)
@@ -114,7 +140,7 @@ def compare(
 
 def _run(tensor: NDArray[Any], cell: Cell, repeat: int, settings: Settings, threads: int | None) -> Run:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", AdviceWarning)  # what is compared is what was asked for
+        warnings.simplefilter("ignore", AdviceWarning)  # the caller chose these settings in order to compare them
         try:
             return Run.of(cell, repeat, solve(tensor, settings, threads=threads))
         except InvalidInput as error:
@@ -122,6 +148,6 @@ def _run(tensor: NDArray[Any], cell: Cell, repeat: int, settings: Settings, thre
 
 
 def _numbers(run: Run) -> dict[str, Any]:
-    """All but the arrays."""
+    """Return the fields of a run that are not arrays."""
     numbers = {name: value for name, value in vars(run).items() if name not in ("descent", "factors", "job_id")}
     return {**numbers, "cell": run.cell.model_dump()}

@@ -1,4 +1,4 @@
-"""Pictures of studies and runs: labelled, made without a screen, in colours that everybody can tell apart."""
+"""Plots of studies and runs, labelled, made without a screen, in colours that suit colour-blind readers."""
 
 import io
 from collections.abc import Sequence
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which stay apart for colour-blind readers; the markers tell them apart in grey as well.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; the markers distinguish them in grey.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 MARKERS = "osD^vP*"
 GREY = "#666666"
-# Curves of one cell that are drawn: more would hide each other.
+# Curves drawn for one cell: more would hide each other.
 MOST_CURVES = 30
-# Components that a picture of components has room for.
+# Components that a plot has room for.
 MOST_COMPONENTS = 12
 DOTS_PER_INCH = 120
-# Entries of a mode that are few enough to be marked and named one by one.
+# Modes of up to this length have every entry marked and named.
 FEW = 8
-# Methods stand so far beside each other, in steps between two weights: one that agrees would hide the others.
+# Horizontal offset between methods, in steps between two weights, so that equal values do not hide each other.
 BESIDE = 0.08
-# Values of which a box says no more than the values themselves: they are marked in it.
+# With fewer values than this the values are marked in the box.
 FEW_IN_A_BOX = 5
 Format: TypeAlias = Literal["svg", "png", "pdf"]
 _rendering = Lock()
 
 
 def choice(study: Choice) -> "Figure":
-    """What each component gains over noise, how far seeds agree, and error against noise; the suggestion is marked."""
+    """Plot gains against noise, the agreement of seeds and the error; the suggestion is marked."""
     figure, (gains, agreement, error) = _figure(3, width=6.4, height=7.6, sharex=True)
     k = np.array([point.components for point in study.points])
     gained = np.array([point.gain for point in study.points])
-    gains.axhspan(1e-2, PER_COMPONENT, color=COLOURS[5], alpha=0.25, lw=0, label="what noise gains")
+    gains.axhspan(1e-2, PER_COMPONENT, color=COLOURS[5], alpha=0.25, lw=0, label="noise")
     nulls = [(point.components, point.null) for point in study.points if point.null is not None]
     if nulls:
         means, spreads = [null.mean for _, null in nulls], [3 * null.deviation for _, null in nulls]
@@ -76,7 +76,7 @@ def choice(study: Choice) -> "Figure":
 
 
 def objective(runs: Sequence[Run]) -> "Figure":
-    """The objective against computing time, every run of every cell of the same rank and weight in one panel."""
+    """Plot the objective against computing time, with one panel per rank and weight."""
     done = [run for run in runs if run.error is None]
     panels = list(dict.fromkeys((run.cell.rank, _weight(run.cell)) for run in runs))
     figure, axes = _figure(len(panels), width=6.4, height=1 + 2.6 * len(panels))
@@ -105,7 +105,7 @@ def objective(runs: Sequence[Run]) -> "Figure":
 
 
 def quality(runs: Sequence[Run], mode: int = 1, reference: Array | None = None) -> "Figure":
-    """Box plots over the repeats of each cell: of the PSNR against a reference, or of the match between repeats."""
+    """Plot the PSNR against a reference, or the factor match between repeats, as one box per cell."""
     cells = list(dict.fromkeys(run.cell for run in runs))
     values = []
     for cell in cells:
@@ -117,7 +117,7 @@ def quality(runs: Sequence[Run], mode: int = 1, reference: Array | None = None) 
 
 
 def boxes(cells: Sequence[Cell], values: Sequence[Sequence[float]], title: str) -> "Figure":
-    """One box for the values of each cell; those that are not finite are left out."""
+    """Plot one box for the finite values of each cell."""
     figure, (axis,) = _figure(1, width=6.4, height=1.6 + 0.28 * len(cells))
     shown = [[value for value in found if np.isfinite(value)] for found in values]
     drawn = axis.boxplot(shown, orientation="horizontal", widths=0.6, patch_artist=True, medianprops={"color": "black"})
@@ -137,7 +137,7 @@ def boxes(cells: Sequence[Cell], values: Sequence[Sequence[float]], title: str) 
 
 
 def path(rows: Sequence[Row], mode: int = 1) -> "Figure":
-    """Nonzero components above and relative error below against the weight of the penalty; a column for every rank."""
+    """Plot nonzero components and relative error against the weight of the penalty, with one column per rank."""
     ranks, methods = (list(dict.fromkeys(getattr(row.cell, name) for row in rows)) for name in ("rank", "method"))
     by_sparsity = any(row.cell.sparsity is not None for row in rows)
     asked = sorted({_weight(row.cell) for row in rows})
@@ -147,14 +147,14 @@ def path(rows: Sequence[Row], mode: int = 1) -> "Figure":
             colour, marker = _look(place)
             aside = BESIDE * (place - (len(methods) - 1) / 2)
             line = [row for row in rows if (row.cell.rank, row.cell.method) == (rank, method) and row.components]
-            # Evenly spaced: weights span decades, and zero is one.
+            # Evenly spaced, since weights span decades and may be zero.
             at = [asked.index(_weight(row.cell)) + aside for row in line]
             for axis, measure in ((above, "components"), (below, "relative_error")):
                 spreads = [getattr(row, measure) for row in line]
                 means, deviations = [spread.mean for spread in spreads], [spread.deviation for spread in spreads]
                 axis.errorbar(at, means, deviations, color=colour, marker=marker, capsize=3, lw=1.2, label=method)
         above.set_title(f"rank {rank}", fontsize="medium")
-        below.set_xlabel("sparsity [share of the norm]" if by_sparsity else "β")
+        below.set_xlabel("sparsity [fraction of the norm]" if by_sparsity else "β")
         below.set_xticks(range(len(asked)), [f"{weight:g}" for weight in asked])
     components[0].set_ylabel(f"nonzero components\nof mode {mode}")
     errors[0].set_ylabel("relative error")
@@ -165,7 +165,7 @@ def path(rows: Sequence[Row], mode: int = 1) -> "Figure":
 
 
 def convergence(history: History) -> "Figure":
-    """Objective and relative error after every sweep; trial starts in grey, the run that goes on in colour."""
+    """Plot objective and relative error after every sweep; trial starts in grey, the final run in colour."""
     figure, axes = _figure(2, width=6.4, height=4.8, sharex=True)
     lines: dict[int | None, list[int]] = {}
     for place, start in enumerate(history.start):
@@ -188,14 +188,14 @@ def convergence(history: History) -> "Figure":
 
 
 class Labels(NamedTuple):
-    """What stands under the panels of a mode: its title, and a number or a text for each index."""
+    """Labels of a mode: its title, and a number or a text for each index."""
 
     title: str
     values: Sequence[float] | Sequence[str] | None = None
 
 
 def components(factors: Sequence[Array], labels: Sequence[Labels] | None = None) -> "Figure":
-    """One panel per component and mode, the strongest first, every column divided by its maximum."""
+    """Plot one panel per component and mode, the strongest first, each column divided by its maximum."""
     w = weights(factors)
     strongest = [int(place) for place in np.argsort(-w, kind="stable") if w[place] > 0][:MOST_COMPONENTS]
     figure, grid = _grid(max(1, len(strongest)), len(factors), width=2.4, height=0.95, share="col")
@@ -222,14 +222,14 @@ def components(factors: Sequence[Array], labels: Sequence[Labels] | None = None)
 
 
 def _positions(length: int, labels: Labels) -> Float64:
-    """Where the entries of a column stand: at their values if these are numbers, else at their indices from 1."""
+    """Return the positions of entries: their labels if these are numbers, else their indices from 1."""
     if labels.values is None or isinstance(labels.values[0], str):
         return np.arange(1.0, length + 1)
     return np.array(labels.values, np.float64)
 
 
 def render(figure: "Figure", format: Format) -> bytes:
-    """A new figure as a file: the same content, the same bytes. One at a time: matplotlib is not made for threads."""
+    """Render a figure as a file; equal figures give equal bytes. One at a time, as matplotlib is not thread-safe."""
     from matplotlib import rc_context
 
     content = io.BytesIO()
@@ -250,7 +250,7 @@ def _figure(rows: int, width: float, height: float, sharex: bool = False) -> "tu
 def _grid(
     rows: int, columns: int, width: float, height: float, share: Literal["row", "col"]
 ) -> "tuple[Figure, list[list[Axes]]]":
-    """Panels of that size; those of a row have the same y axis, or those of a column the same x axis."""
+    """Return a grid of panels that share the y axis along rows, or the x axis along columns only."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width * columns + 0.4, height * rows + 0.6), layout="constrained")
@@ -263,7 +263,7 @@ def _look(place: int) -> tuple[str, str]:
 
 
 def _weight(cell: Cell) -> float:
-    """The weight of the penalty, as it was asked for."""
+    """Return the requested weight of the penalty."""
     return (cell.beta if cell.sparsity is None else cell.sparsity) or 0.0
 
 
@@ -273,7 +273,7 @@ def _weight_title(run: Run) -> str:
 
 
 def _log_where_positive(axis: "Axes") -> None:
-    """A logarithmic scale, unless a value is zero: an exact fit without a penalty."""
+    """Use a logarithmic scale, unless a value is zero: an exact fit without a penalty."""
     values = [float(value) for line in axis.get_lines() for value in np.asarray(line.get_ydata(), np.float64)]
     if values and min(values) > 0:
         axis.set_yscale("log")

@@ -1,4 +1,4 @@
-"""The rule: how many components stand out of the noise, and how sure that is.
+"""The rule that counts components: how many stand out from the noise, and how sure that is.
 
 A component fitted to nothing but noise gains a loss of about u = (Σ √Iₙ)², up to a constant below one, for any shape;
 so the number of components is the k that minimises L(k) + 0.95 k u.
@@ -17,25 +17,25 @@ from sparse_ncp.solvers.tensor.products import Float64
 Confidence: TypeAlias = Literal["very", "yes", "no"]
 
 PER_COMPONENT = 0.95
-# A component more, if it gains this much, and this much more than one that is fitted to simulated noise.
+# One more component is added if it gains this much, and this many times the gain on simulated noise.
 STEP_GAIN, STEP_OVER_NULL = 0.6, 1.40
-# What the last component must gain over simulated noise, and what a further one may, to be sure.
+# Gains over simulated noise: the least of the last component to be sure and very sure, the most of a further one.
 SURE_OVER_NULL, VERY_SURE_OVER_NULL, NEXT_OVER_NULL, NEXT_DEVIATIONS = 1.8, 3.0, STEP_OVER_NULL, 3.0
-# Seeds that must have found the model by themselves: how many, how near in units of u, how alike.
+# Seeds that must agree on the model: how many, with a loss how near in units of u, and how similar.
 AGREEING_SEEDS, NEAR, ALIKE = 2, 0.5, 0.9
-# What a component gains on noise, usually.
+# Typical gain of a component on noise.
 NOISE_GAIN = 0.5
-# Largest correlation of neighbouring residuals that is taken for none.
+# Correlation of neighbouring residuals below which they count as white.
 WHITE = 0.1
 # Largest excess kurtosis of residuals, and the range of their variance over bins of the model, that count as normal.
 HEAVY_TAIL, SPREAD = 0.5, (0.67, 1.5)
-# Standardised residuals count for no more: a count where the model has none would be worth any number of others.
+# Standardised residuals are clipped here: a count where the model is zero would outweigh any number of others.
 FARTHEST = 5.0
 BINS = 12
 
 
 def unit_gain(shape: Sequence[int]) -> float:
-    """u, what a component fitted to noise of variance one gains, up to a constant."""
+    """Return u, the gain of a component fitted to noise of variance one, up to a constant."""
     return math.fsum(math.sqrt(length) for length in shape) ** 2
 
 
@@ -46,7 +46,7 @@ class Curve:
     losses: Mapping[int, float]
 
     def gain(self, components: int) -> float:
-        """What one component more than these gains; nothing beyond the largest model there is."""
+        """Return the gain of one more component; zero for the largest model."""
         if components + 1 not in self.losses:
             return 0.0
         return self.losses[components] - self.losses[components + 1]
@@ -56,36 +56,36 @@ class Curve:
         return max(self.losses)
 
     def best(self) -> int:
-        """The k that minimises L(k) + 0.95 k u."""
+        """Return the k that minimises L(k) + 0.95 k u."""
         return min(self.losses, key=lambda k: self.losses[k] + PER_COMPONENT * k)
 
     def cliff(self, noise: float) -> int:
-        """The k after which gains fall most steeply; what noise would gain counts as the least."""
+        """Return the k after which the gain falls most steeply; gains below that of noise count as noise."""
         gains = {k: max(noise, self.gain(k)) for k in range(self.largest)}
         return max(range(1, self.largest), key=lambda k: gains[k - 1] / gains[k], default=1)
 
 
 @dataclass(frozen=True)
 class Null:
-    """What one component more gains on tensors simulated without it: mean and standard deviation."""
+    """Gain of one more component on tensors simulated without it: mean and standard deviation."""
 
     mean: float
     deviation: float
 
     @property
     def most(self) -> float:
-        """What noise may gain; the models of the real tensor were looked for a little harder."""
+        """The largest gain that noise explains, with a margin: models of the real tensor were searched for harder."""
         return max(NEXT_OVER_NULL * self.mean, self.mean + NEXT_DEVIATIONS * self.deviation)
 
 
 def steps_up(curve: Curve, components: int, null: Null) -> bool:
-    """Whether one component more gains what simulated noise would not."""
+    """Return whether one more component gains more than simulated noise."""
     gain = curve.gain(components)
     return components < curve.largest and gain >= max(STEP_GAIN, STEP_OVER_NULL * null.mean)
 
 
 def confidence(curve: Curve, components: int, nulls: Mapping[int, Null]) -> Confidence:
-    """How clearly the last component stands out and a further one does not."""
+    """Return how clearly the last component stands out and a further one does not."""
     if components not in nulls:  # nothing to count, or the largest model there is
         return "no"
     gain, further, null = curve.gain(components - 1), curve.gain(components), nulls[components]
@@ -97,7 +97,7 @@ def confidence(curve: Curve, components: int, nulls: Mapping[int, Null]) -> Conf
 
 @dataclass(frozen=True)
 class Residuals:
-    """What the standardised residuals look like: standard normal and independent, if the noise was taken rightly."""
+    """Statistics of the standardised residuals: independent and standard normal if the assumed noise is right."""
 
     correlations: tuple[float, ...]  # of neighbours along each mode; 0 where a mode has no neighbours
     kurtosis: float
@@ -110,7 +110,7 @@ class Residuals:
         order = np.argsort(model, axis=None, kind="stable")
         bins = np.array_split(standard.ravel()[order], BINS)
         variances = [float(np.square(values).mean()) for values in bins if len(values)]
-        square = max(1.0, float(np.square(standard).mean()))  # what is less than noise needs no explanation
+        square = max(1.0, float(np.square(standard).mean()))  # residuals smaller than the noise need no explanation
         return cls(
             tuple(_lag_one(standard, mode) / square for mode in range(X.ndim)),
             float((standard**4).mean()) / square**2 - 3,
@@ -123,19 +123,18 @@ class Residuals:
         return max(self.correlations) < WHITE
 
     def misfit(self) -> str | None:
-        """In which way they are not what the noise should leave; None if they are."""
+        """Describe how the residuals differ from the assumed noise; None if they do not."""
         if not self.white:
             mode = int(np.argmax(self.correlations)) + 1
-            return (
-                f"neighbouring residuals along mode {mode} correlate by {max(self.correlations):.2f}: structure is left"
-            )
+            correlation = max(self.correlations)
+            return f"neighbouring residuals along mode {mode} correlate ({correlation:.2f}): the model misses structure"
         if self.kurtosis > HEAVY_TAIL:
-            return f"the residuals have heavier tails than the noise assumed (excess kurtosis {self.kurtosis:.1f})"
+            return f"the residuals have heavier tails than the assumed noise (excess kurtosis {self.kurtosis:.1f})"
         low, high = SPREAD
         if self.highest_variance > high or self.lowest_variance < low < self.highest_variance:
             return (
                 f"the residuals' variance is between {self.lowest_variance:.2f} and {self.highest_variance:.2f} of "
-                "what the noise assumed gives, depending on the model's size"
+                "that of the assumed noise, depending on the size of the model"
             )
         return None
 

@@ -13,7 +13,7 @@ from sparse_ncp.solvers.tensor.products import Array, Float64, hadamard
 
 @dataclass(frozen=True)
 class Descent:
-    """The objective against the computing time, after every sweep of the run that goes on."""
+    """The objective and the computing time after every sweep, without those of trial starts."""
 
     seconds: tuple[float, ...] = ()
     objective: tuple[float, ...] = ()
@@ -26,7 +26,7 @@ class Descent:
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its numbers, or the error that ended it."""
+    """One run: its results, or the error that ended it."""
 
     cell: Cell
     repeat: int
@@ -60,21 +60,21 @@ class Run:
 
 
 def matches(runs: Sequence[Run]) -> list[float]:
-    """The factor match of every pair of runs, of the components that are left; the larger number of them counts."""
+    """Return the factor match score of every pair of runs."""
     models = [comparable(run.factors) for run in runs]
     return [match(one, other) for place, one in enumerate(models) for other in models[place + 1 :]]
 
 
 def comparable(factors: Sequence[Array]) -> list[Float64]:
-    """The components that are left, with columns of unit length: of many pairs, each model needs that once."""
+    """Return the nonzero components with columns of unit length, ready to be matched with many other models."""
     w = weights(factors)
     return [unit_columns(A[:, w > DEAD_SHARE * w.max()]) for A in factors]
 
 
 def match(one: Sequence[Float64], other: Sequence[Float64]) -> float:
-    """The factor match score of two models that were made comparable; the larger number of components counts."""
+    """Return the factor match score of two comparable models, divided by the larger number of components."""
     left: tuple[int, int] = one[0].shape[1], other[0].shape[1]
     if 0 in left:
-        return float(left == (0, 0))  # two that have nothing left agree
+        return float(left == (0, 0))  # two models without components agree
     cosines = hadamard([A.T @ B for A, B in zip(one, other, strict=True)])
     return float(cosines[best_matching(cosines)].sum()) / max(left)

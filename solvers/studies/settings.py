@@ -1,4 +1,4 @@
-"""Settings of studies: what may be asked of `choose` and `compare`."""
+"""Settings of the studies `choose` and `compare`."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -13,30 +13,30 @@ NoiseSetting: TypeAlias = Literal["auto"] | NoiseKind
 
 
 class SplitHalf(BaseModel):
-    """Halves along one mode are fitted apart; what they find in the other modes should be the same."""
+    """Fit halves of the data along one mode separately, and compare the factors of the other modes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    mode: Whole = Field(ge=1, description="the mode that is cut, from 1: that of the samples")
+    mode: Whole = Field(ge=1, description="the mode to split, counted from 1: that of the samples")
     parts: Literal[2, 4, 6] = Field(
-        4, description="parts that halves are put together of: 2, 4 or 6 for 1, 3 or 10 pairs"
+        4, description="parts that are combined into halves: 2, 4 or 6 parts give 1, 3 or 10 pairs of halves"
     )
 
 
 class Holdout(BaseModel):
-    """Entries are left out of a fit, and predicted by it."""
+    """Leave entries out of a fit, and measure how well it predicts them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    fraction: Number = Field(0.1, gt=0, le=0.5, allow_inf_nan=False, description="share of the entries left out")
-    folds: Whole = Field(2, ge=1, le=20, description="times that others are left out")
+    fraction: Number = Field(0.1, gt=0, le=0.5, allow_inf_nan=False, description="fraction of the entries to leave out")
+    folds: Whole = Field(2, ge=1, le=20, description="number of times that new entries are left out")
     block: tuple[Positive, ...] | None = Field(
-        None, description="lengths of the blocks that are left out, one per mode; null: single entries"
+        None, description="lengths of the blocks to leave out, one per mode; null for single entries"
     )
 
 
 class Validation(BaseModel):
-    """Checks of a number of components by tensors that were not fitted."""
+    """Checks of a number of components on data that were not fitted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -45,28 +45,30 @@ class Validation(BaseModel):
 
 
 class ChoiceSettings(BaseModel):
-    """How the number of components is looked for."""
+    """Settings of the search for the number of components."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    rank: Whole = Field(16, ge=2, le=200, description="components of the overfit: a few more than are expected")
-    seeds: Whole = Field(5, ge=1, le=50, description="random starts; two that agree are needed to be sure")
-    seed: Whole = Field(0, ge=0, description="of the first start and of all simulations")
+    rank: Whole = Field(16, ge=2, le=200, description="components to start from: a few more than expected")
+    seeds: Whole = Field(5, ge=1, le=50, description="random starts; at least two must agree on the model")
+    seed: Whole = Field(0, ge=0, description="seed of the first start and of all simulations")
     noise: NoiseSetting = Field(
         "auto",
-        description="gaussian: of any level, which may depend on the model; clipped: readings below zero were set to "
-        "zero; counts: Poisson; auto: what the entries look like",
+        description="gaussian: any level, which may depend on the signal; clipped: negative readings were set to zero; "
+        "counts: Poisson; auto: decided by the entries",
     )
-    validation: Validation = Field(Validation(), alias="validate", description="checks besides the rule")
+    validation: Validation = Field(
+        Validation(), alias="validate", description="further checks of the number of components"
+    )
 
 
-# What a cell of the grid decides; every other field of a run's settings may be given for all of them.
+# Settings that a cell of the grid decides; every other field may be given once for all runs.
 VARIED = ("rank", "method", "beta", "sparsity", "seed")
 COMMON = tuple(name for name in Settings.model_fields if name not in VARIED)
 
 
 class Cell(BaseModel):
-    """One combination that is compared."""
+    """One combination of settings in a comparison."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -81,9 +83,9 @@ class Cell(BaseModel):
 
 
 class ComparisonSettings(BaseModel):
-    """A grid of runs: every rank with every method and every weight, each from the same few starts.
+    """A grid of runs: every rank with every method and every weight, from the same starts.
 
-    Other fields of `Settings`, given beside these, hold for every run.
+    All other fields of `Settings` may be given as well, and apply to every run.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -91,13 +93,15 @@ class ComparisonSettings(BaseModel):
     ranks: tuple[Positive, ...] = Field(min_length=1, description="numbers of components")
     methods: tuple[MethodName, ...] = Field(min_length=1, description="names of methods")
     betas: tuple[NotNegative, ...] | None = Field(None, min_length=1, description="weights of the sparsity penalty")
-    sparsities: tuple[Share, ...] | None = Field(None, min_length=1, description="instead of betas, without units")
-    repeats: Whole = Field(5, ge=1, le=1000, description="runs of each cell; run k starts from the same factors in all")
-    seed: Whole = Field(0, ge=0, description="of the first run of each cell; the next has the next")
-    validation: Validation = Field(
-        Validation(), alias="validate", description="checks of every rank, without a penalty"
+    sparsities: tuple[Share, ...] | None = Field(None, min_length=1, description="relative weights, in place of betas")
+    repeats: Whole = Field(
+        5, ge=1, le=1000, description="runs of each cell; run k starts from the same factors in every cell"
     )
-    common: Mapping[str, Any] = Field(default_factory=dict, description="settings that hold for every run")
+    seed: Whole = Field(0, ge=0, description="seed of the first run of each cell; each further run adds 1")
+    validation: Validation = Field(
+        Validation(), alias="validate", description="validation of every rank, without a penalty"
+    )
+    common: Mapping[str, Any] = Field(default_factory=dict, description="settings that apply to every run")
 
     @model_validator(mode="before")
     @classmethod
@@ -109,25 +113,23 @@ class ComparisonSettings(BaseModel):
 
     @model_validator(mode="after")
     def _makes_runs(self) -> Self:
-        """Every cell must be a run that can be made: refuse at the field that is to blame."""
+        """Check that every cell makes valid settings, and report the field that does not."""
         if self.betas is not None and self.sparsities is not None:
-            raise _refused(
-                "sparsities", "are given together with betas, which they stand for; leave one of the two out"
-            )
+            raise _refused("sparsities", "are given together with betas; give one of the two")
         for name in ("ranks", "methods", "betas", "sparsities"):
             values = getattr(self, name) or ()
             if len(set(values)) < len(values):
-                raise _refused(name, "has an entry twice; give each once")
+                raise _refused(name, "has an entry twice; list each once")
         unknown = [name for name in self.common if name not in COMMON]
         if unknown:
-            raise _refused(unknown[0], "does not hold for all runs; leave it out")
+            raise _refused(unknown[0], "does not hold for all runs; remove it")
         for cell in self.cells:
             self.settings(cell, 0)
         return self
 
     @property
     def cells(self) -> list[Cell]:
-        """In the order of ranks, methods and weights."""
+        """The cells of the grid, in the order of ranks, methods and weights."""
         weights = [(None, s) for s in self.sparsities] if self.sparsities else [(b, None) for b in self.betas or (0.0,)]
         return [
             Cell(rank=rank, method=method, beta=beta, sparsity=sparsity)
@@ -135,14 +137,14 @@ class ComparisonSettings(BaseModel):
         ]
 
     def settings(self, cell: Cell, repeat: int) -> Settings:
-        """The settings of one run."""
+        """Return the settings of one run."""
         weight = {"beta": cell.beta} if cell.sparsity is None else {"sparsity": cell.sparsity}
         fields = {"rank": cell.rank, "method": cell.method, "seed": self.seed + repeat, **weight, **self.common}
         return Settings.model_validate(fields)
 
 
 def _plain(value: object) -> object:
-    """A nested model as what it would be in JSON, so that settings that were saved are equal to those given."""
+    """Return a nested model as JSON data, so that saved settings equal those that were given."""
     return value.model_dump(mode="json", exclude_unset=True) if isinstance(value, BaseModel) else value
 
 

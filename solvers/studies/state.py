@@ -1,4 +1,4 @@
-"""The state of a choice after a step, a value that can be saved and resumed, and the outcome that the last one has."""
+"""The state of a choice after a step, which can be saved and resumed, and the outcome."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,13 +21,13 @@ FORMAT = 3
 
 EXCHANGES = 2
 MOST_STEPS_UP = 3
-# Runs that are spent on a sparsity.
+# Runs spent on the search for a sparsity.
 SPARSITY_RUNS = 6
 
 
 @dataclass(frozen=True)
 class SparsityRun:
-    """What the recommended setting leaves with a sparsity, and how well that matches the chosen model."""
+    """A run of the recommended settings with a sparsity, and how well it matches the chosen model."""
 
     sparsity: float
     beta: float
@@ -37,7 +37,7 @@ class SparsityRun:
 
 @dataclass(frozen=True)
 class Point:
-    """One number of components: what the choice is made from. Gains are in units of u."""
+    """The evidence for one number of components. Gains are in units of u."""
 
     components: int
     relative_error: float
@@ -48,44 +48,44 @@ class Point:
 
 @dataclass(frozen=True)
 class Choice:
-    """The outcome: advice, the suggested model in units of the tensor, and what both rest on."""
+    """The outcome of a choice: advice, the suggested model in units of the tensor, and the evidence."""
 
     advice: Advice
     factors: tuple[Float64, ...]
     relative_error: float
     noise: NoiseKind
-    noise_level: float  # norm of the noise, as a share of the tensor's
+    noise_level: float  # norm of the noise divided by that of the tensor
     points: tuple[Point, ...]
     validated: Validated
 
 
 @dataclass(frozen=True)
 class ChoiceState:
-    """Where a study is after a step: a value that can be saved and resumed. The last one has an outcome."""
+    """The state of a choice after a step; it can be saved and resumed. The last one has an outcome."""
 
     settings: ChoiceSettings
     shape: tuple[int, ...]
     kind: NoiseKind
     unit: float  # the tensor's root mean square, in which factors and noise are kept
-    rank: int  # of the overfit: what was asked for, or what the tensor's size allows
+    rank: int  # of the overfit: as requested, or as large as the tensor allows
     stage: Stage = "overfit"
     step: int = 0  # within the stage
     noise: Noise | None = None
     chains: tuple[Chain, ...] = ()
     best: Mapping[int, Candidate] = field(default_factory=dict)
-    components: int = 0  # what the rule says
+    components: int = 0  # the number that the rule gives
     nulls: Mapping[int, rule.Null] = field(default_factory=dict)
     steps_up: int = 0
     suggestion: int = 0
-    seeds_agreeing: int = 0  # seeds that found the model of `components` by themselves
-    seeds_disagreeing: int = 0  # seeds that found another with as many components, and nearly as low a loss
+    seeds_agreeing: int = 0  # seeds whose own model is that of `components`
+    seeds_disagreeing: int = 0  # seeds that fit as well with other components
     sparsity_runs: tuple[SparsityRun, ...] = ()
-    checked: tuple[float, ...] = ()  # what the validations that are done have found
+    checked: tuple[float, ...] = ()  # results of the validation checks that are done
     outcome: Choice | None = None
 
     @property
     def largest(self) -> int:
-        """The largest model on offer: the overfit less a quarter, since it must have been left something to drop."""
+        """The largest model considered: the overfit minus a quarter, so that there are components to drop."""
         return max(1, self.rank - max(2, self.rank // 4))
 
     @property
@@ -111,7 +111,7 @@ class ChoiceState:
         return begin + (end - begin) * min(1.0, self.step / max(1, steps))
 
     def to_bytes(self) -> bytes:
-        """As an `.npz` file without pickles: restored anywhere, it goes on to the same outcome."""
+        """Save the state as the bytes of an `.npz` file without pickles; resumed anywhere, the outcome is the same."""
         arrays: dict[str, NDArray[Any]] = {}
         for place, made in enumerate(self.chains):
             arrays |= _named(f"overfit{place}", made.overfit.factors)
@@ -127,7 +127,7 @@ class ChoiceState:
             "kind": self.kind,
             "unit": self.unit,
             "rank": self.rank,
-            "stage": "validate" if self.stage == "done" else self.stage,  # which concludes again
+            "stage": "validate" if self.stage == "done" else self.stage,  # which makes the outcome again
             "step": self.step,
             "noise": self.noise and asdict(self.noise),
             "chains": [(made.overfit.error, sorted(made.models)) for made in self.chains],

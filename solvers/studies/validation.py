@@ -1,4 +1,4 @@
-"""Validate a number of components: do halves of the tensor have the same ones, do they predict what was left out?"""
+"""Validate a number of components by split halves and by held-out entries."""
 
 import math
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ SAME = 0.95
 
 @dataclass(frozen=True)
 class Check:
-    """One run of a validation: a number of components, and which pair of halves or which fold, from 0."""
+    """One check of a validation: a number of components, and the index of its pair of halves or fold."""
 
     kind: Literal["split_half", "holdout"]
     components: int
@@ -43,7 +43,7 @@ class SplitHalfOutcome:
 
 @dataclass(frozen=True)
 class HoldoutOutcome:
-    """The relative error on the entries left out, for each fold: a curve to look at, and no choice of rank."""
+    """The relative error on held-out entries, for each fold."""
 
     components: int
     relative_error: tuple[float, ...]
@@ -51,14 +51,14 @@ class HoldoutOutcome:
 
 @dataclass(frozen=True)
 class Validated:
-    """What the checks have found, for every number of components of which all are done."""
+    """Outcomes of the checks, for every number of components whose checks are all done."""
 
     split_half: tuple[SplitHalfOutcome, ...]
     holdout: tuple[HoldoutOutcome, ...]
 
 
 def checks(validation: Validation, numbers: Sequence[int]) -> list[Check]:
-    """The runs of a validation of these numbers of components, in the order in which they are made."""
+    """Return the checks of these numbers of components, in the order in which they are run."""
     half, holdout = validation.split_half, validation.holdout
     pairs, folds = pairs_of_halves(half.parts) if half else 0, holdout.folds if holdout else 0
     return [Check("split_half", k, pair) for k in numbers for pair in range(pairs)] + [
@@ -67,7 +67,7 @@ def checks(validation: Validation, numbers: Sequence[int]) -> list[Check]:
 
 
 def run_check(tensor: NDArray[Any], validation: Validation, check: Check, seed: int, threads: int | None) -> float:
-    """The congruence of a pair of halves, or the relative error on the entries of a fold."""
+    """Return the congruence of a pair of halves, or the relative error on the entries of a fold."""
     settings = Settings.recommended(rank=check.components, seed=seed)
     if check.kind == "split_half" and validation.split_half is not None:
         return split_half(tensor, settings, validation.split_half, check.place, threads)
@@ -75,7 +75,7 @@ def run_check(tensor: NDArray[Any], validation: Validation, check: Check, seed: 
 
 
 def validated(validation: Validation, numbers: Sequence[int], found: Sequence[float]) -> Validated:
-    """The outcomes of the checks, from what the first of them found."""
+    """Return the outcomes of the checks, given the results of those that are done."""
     done: dict[tuple[str, int], list[float]] = {}
     for check, value in zip(checks(validation, numbers), found, strict=False):
         done.setdefault((check.kind, check.components), []).append(value)
@@ -90,7 +90,7 @@ def validated(validation: Validation, numbers: Sequence[int], found: Sequence[fl
 
 
 def check_validation(validation: Validation, shape: tuple[int, ...]) -> None:
-    """Refuse what does not go with a tensor of this shape."""
+    """Raise InvalidInput if the validation does not fit a tensor of this shape."""
     if validation.split_half is not None:
         _check_split_half(validation.split_half, shape)
     block = None if validation.holdout is None else validation.holdout.block
@@ -102,7 +102,7 @@ def check_validation(validation: Validation, shape: tuple[int, ...]) -> None:
     covered = [size >= length for size, length in zip(block, shape, strict=True)]
     for mode in range(len(shape)):
         if all(covered[:mode] + covered[mode + 1 :]):
-            remedy = "give smaller ones, so that something is left to fit it to"
+            remedy = "give smaller blocks, so that every row keeps entries to fit"
             raise InvalidInput("validate.holdout.block", f"covers whole rows of mode {mode + 1}", remedy)
 
 
@@ -112,21 +112,21 @@ def _check_split_half(asked: SplitHalf, shape: tuple[int, ...]) -> None:
         raise InvalidInput("validate.split_half.mode", f"is {asked.mode} for {len(shape)} modes", remedy)
     if shape[asked.mode - 1] < asked.parts:
         problem = f"is {asked.parts} for a mode of length {shape[asked.mode - 1]}"
-        raise InvalidInput("validate.split_half.parts", problem, "give fewer, or cut another mode")
+        raise InvalidInput("validate.split_half.parts", problem, "give fewer, or split another mode")
     if len(shape) < 3:
-        remedy = "give a tensor of order 3 or more: the factors of a matrix are not unique"
+        remedy = "use a tensor of order 3 or more: the factors of a matrix are not unique"
         raise InvalidInput("validate.split_half", "compares factors of matrices", remedy)
 
 
 def pairs_of_halves(parts: int) -> int:
-    """How many ways there are to put halves together of that many parts."""
+    """Return the number of ways to combine that many parts into two halves."""
     return math.comb(parts, parts // 2) // 2
 
 
 def split_half(
     tensor: NDArray[Any], settings: Settings, asked: SplitHalf, pair: int, threads: int | None = None
 ) -> float:
-    """Fit both halves of a pair; the lowest congruence of matched components in any mode but the one that is cut.
+    """Fit both halves of a pair, and return the lowest congruence of matched components in the other modes.
 
     Index i belongs to part i mod parts, so that every half has indices from all over the mode.
     """
@@ -135,7 +135,7 @@ def split_half(
     mine = np.isin(np.arange(length) % asked.parts, first)
     halves = [np.ascontiguousarray(np.compress(chosen, tensor, axis=axis)) for chosen in (mine, ~mine)]
     if not all(half.any() for half in halves):
-        return 0.0  # there is nothing to find in one of them
+        return 0.0  # one of them has no components
     fits = [solve(half, settings, threads=threads).factors for half in halves]
     others = [[A for mode, A in enumerate(factors) if mode != axis] for factors in fits]
     return float(congruences(*others).min())
@@ -144,7 +144,7 @@ def split_half(
 def holdout_error(
     tensor: NDArray[Any], settings: Settings, asked: Holdout, fold: int, threads: int | None = None
 ) -> float:
-    """Fit all entries but those of a fold; the relative error on these."""
+    """Fit all entries but those of a fold, and return the relative error on these."""
     seen = ~left_out(tensor.shape, asked, fold, settings.seed)
     result = solve(tensor, settings, mask=seen, threads=threads)
     exact = np.asarray(tensor, np.float64)[~seen]
@@ -154,7 +154,7 @@ def holdout_error(
 
 
 def left_out(shape: Sequence[int], asked: Holdout, fold: int, seed: int) -> NDArray[np.bool_]:
-    """Which entries a fold leaves out: random ones, or all of random blocks; never all of a row of any mode.
+    """Return which entries a fold leaves out: random ones or random blocks, but never a whole row of a mode.
 
     Each fold draws anew, so that any number of folds goes with any fraction.
     """
@@ -162,12 +162,12 @@ def left_out(shape: Sequence[int], asked: Holdout, fold: int, seed: int) -> NDAr
     random = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(fold,)))
     grid = [-(-length // size) for length, size in zip(shape, block, strict=True)]
     drawn = random.random(grid) < asked.fraction
-    if not drawn.any():  # few blocks: leave one out
+    if not drawn.any():  # few blocks: leave out one
         drawn[np.unravel_index(int(random.integers(drawn.size)), drawn.shape)] = True
     out = drawn
     for axis, (size, length) in enumerate(zip(block, shape, strict=True)):
         out = np.repeat(out, size, axis=axis).take(range(length), axis=axis)
-    for axis in range(out.ndim):  # a row without any entry has nothing to be fitted to
+    for axis in range(out.ndim):  # a row without entries could not be fitted
         others = tuple(other for other in range(out.ndim) if other != axis)
         whole = out.all(axis=others, keepdims=True)
         out = out & ~whole

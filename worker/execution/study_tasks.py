@@ -1,4 +1,4 @@
-"""What a study needs besides runs: a choice of the number of components, and validations of a comparison."""
+"""Tasks of a study that are not single runs: a choice, and the validation of a comparison."""
 
 import logging
 import time
@@ -18,19 +18,19 @@ from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.execution.attempt import Attempt, Ended
 from sparse_ncp.worker.study_contract import ChoiceFound
 
-# A step of a choice is named by its progress, in so many parts.
+# Checkpoints of a choice are numbered by its progress, in millionths.
 PARTS = 10**6
 log = logging.getLogger("ncp.job")
 
 
 class ChoiceAttempt(Attempt):
-    """Goes through the steps of a choice; its end is that of a run whose model was chosen."""
+    """Attempt at a choice, which ends like a run with the chosen model."""
 
     _reached: ChoiceState | None = None
 
     def _run(self) -> Ended | None:
         self._inputs.verify(partial(self._report_preparation, "check"))
-        self._sink.publish_preparation(None)  # from here on the study tells how far it is
+        self._sink.publish_preparation(None)  # from here on the study reports its own progress
         started = time.monotonic() - self._claim.spent_seconds
         self._heartbeat.compute_clock.run_from(self._claim.spent_seconds)
         tensor = self._inputs.open_tensor()
@@ -78,7 +78,7 @@ class ChoiceAttempt(Attempt):
         return None
 
     def _checkpoint(self, state: State) -> None:
-        """While the chosen model is diagnosed: the choice, not the model, is what goes on."""
+        """Save the choice, not the model, while the chosen model is diagnosed."""
         self._checkpoint_choice()
 
     def _checkpoint_choice(self) -> None:
@@ -90,14 +90,14 @@ class ChoiceAttempt(Attempt):
             )
 
     def _publish_choosing(self, state: ChoiceState) -> None:
-        """Without Redis the next step is told of, or none: the study ends with the same advice."""
+        """Publish the progress; a step that Redis misses is not published again."""
         try:
             self._claims.publish_choice_progress(self._claim, state.stage, state.progress)
         except Unavailable as error:
             log.warning("job %s: its progress was not published: %s", self._claim.job_id, error)
 
     def _keep(self, outcome: Choice) -> None:
-        """Until Redis is there: without the advice the study would end with nothing."""
+        """Store the advice, waiting for Redis if need be, since the study is worthless without it."""
         found = ChoiceFound(
             relative_error=outcome.relative_error,
             noise=outcome.noise,
@@ -115,7 +115,7 @@ class ChoiceAttempt(Attempt):
 
 
 def _as_state(outcome: Choice, asked: Settings, norm: float, seconds: float) -> State:
-    """The chosen model as the end of a run without a penalty."""
+    """Return the chosen model as the final state of a run without a penalty."""
     settings = asked.model_copy(update={"rank": outcome.factors[0].shape[1], "alpha": 0.0})
     objective = 0.5 * (outcome.relative_error * norm) ** 2
     return State(
@@ -131,11 +131,11 @@ def _as_state(outcome: Choice, asked: Settings, norm: float, seconds: float) -> 
 
 
 class ValidationAttempt(Attempt):
-    """Makes the checks of a comparison, one after another; what they have found is kept in the study."""
+    """Attempt at the validation of a comparison; the results are stored in the study."""
 
     def _run(self) -> Ended | None:
         self._inputs.verify(partial(self._report_preparation, "check"))
-        self._sink.publish_preparation(None)  # from here on the study tells how far it is
+        self._sink.publish_preparation(None)  # from here on the study reports its own progress
         tensor = self._inputs.open_tensor()
         self._heartbeat.compute_clock.run_from(self._claim.spent_seconds)
         grid, found = (
@@ -156,7 +156,7 @@ class ValidationAttempt(Attempt):
         return Ended(None, cancelled=True)
 
     def _keep(self, found: list[float]) -> bool:
-        """Whether the study has them; waits for Redis."""
+        """Store the results, waiting for Redis if need be; return whether the claim still held."""
         while not self._heartbeat.lost and not self._must_stop():
             try:
                 return self._claims.keep_validation_results(self._claim, found)

@@ -1,4 +1,4 @@
-"""A study, its runs and their files, together: submit, get with its table, delete, read its events."""
+"""Operations on a study together with its runs and files: submit, get, delete, read events."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from sparse_ncp.worker.records.studies import PlannedRun
 from sparse_ncp.worker.store.store import Store
 from sparse_ncp.worker.study_contract import ChooseRequest, CompareFields, Study, StudyRequest
 
-# Entries of a tensor times components, up to which a run takes less than the start of a process or little more.
+# Entries times components up to which a run takes about as long as starting a process; such runs share one.
 SHARED_SIZE = 1 << 20
 
 
@@ -39,7 +39,7 @@ class StudyOperations:
         limits: Limits = UNLIMITED,
         request_id: str | None = None,
     ) -> tuple[Study, bool]:
-        """Queue all runs of a study, and wake workers. The same key and body give the same study: (study, True)."""
+        """Queue all runs of a study and wake workers; a repeated key and body return the same study and True."""
         earlier = self._records.studies.replay(owner, request, key) if key is not None else None
         if earlier is not None:
             return earlier, True
@@ -61,12 +61,12 @@ class StudyOperations:
         return study.model_copy(update={"table": table, "recommendation": recommendation})
 
     def delete(self, owner: str, id: str) -> None:
-        """Delete an ended study with its runs, their factors and histories."""
+        """Delete a study that has ended, with its runs, factors and histories."""
         self._records.studies.delete(owner, id)
         self.finish_deletion(id)
 
     def finish_deletion(self, id: str) -> int:
-        """Remove the runs of a deleted study; how many there were. If this is interrupted, a cleanup goes on."""
+        """Remove the runs of a deleted study and return their number; a cleanup completes an interrupted removal."""
         removed = 0
         while runs := self._records.studies.erase(id):
             for run in runs:
@@ -75,26 +75,26 @@ class StudyOperations:
         return removed
 
     def nbytes(self, id: str) -> int:
-        """What its runs take of the disk."""
+        """Return the bytes that the runs take on disk."""
         return sum(self._store.job(run.id).nbytes() for run in self._records.studies.runs(id))
 
     # Events, as of a job
 
     def events_after(self, id: str, event_id: str | None = None, count: int = 1000) -> list[Event]:
-        """At most `count` events after the one with this id, in order."""
+        """Return at most `count` events after the one with this id, in order."""
         return self._records.events.after(id, event_id or START, count)
 
     def has_ended(self, id: str) -> bool:
         return self._records.studies.find(id).state in TERMINAL
 
     def preparing(self, id: str) -> None:
-        """None: a study tells of its steps by `progress`."""
+        """Return None: a study publishes its steps as `progress`."""
 
 
 def _planned(
     request: StudyRequest, tensor: TensorRecord, max_seconds: float | None, request_id: str | None
 ) -> Iterator[PlannedRun]:
-    """All runs in the order in which they begin: run k of every cell before run k + 1 of any."""
+    """Yield all runs in the order in which they start: run k of every cell before run k + 1 of any."""
     if isinstance(request, ChooseRequest):
         stop = Stop(max_seconds=request.stop.max_seconds)
         settings = Settings(rank=request.rank, method="hals", seed=request.seed, stop=stop)

@@ -1,4 +1,4 @@
-"""Admission of studies: whether all of their runs can be made, decided before any is queued."""
+"""Admission of studies: check that every run is possible before any is queued."""
 
 import math
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.store import Store
 from sparse_ncp.worker.study_contract import LISTS, ChooseRequest, CompareFields, ReferenceFactor, StudyRequest
 
-# Without a limit on runs this is one.
+# The limit on runs where none is configured.
 MOST_RUNS = 100_000
-# A choice keeps so many copies of its tensor in double precision.
+# A choice keeps this many copies of its tensor in double precision.
 COPIES = 10
 FEWER = "give fewer ranks, methods, weights or repeats, or ask the operator for a higher limit"
 
@@ -26,9 +26,9 @@ FEWER = "give fewer ranks, methods, weights or repeats, or ask the operator for 
 def check_study(
     request: StudyRequest, owner: str, limits: Limits, records: Records, store: Store, memory_limit: int
 ) -> TensorRecord:
-    """Refuse a study of which a run cannot be made, or that is over a limit; gives the record of its tensor.
+    """Check that every run of a study is possible and within the limits, and return the record of its tensor.
 
-    InvalidJob has everything that is wrong; ValidationError if cells of a grid are none; NotFound for what is missing.
+    Raises InvalidJob with all problems, ValidationError for an invalid cell of the grid, and NotFound.
     """
     if isinstance(request, ChooseRequest):
         tensor = records.tensors.get(owner, request.tensor_id)
@@ -47,7 +47,7 @@ def check_study(
 
 
 def _check_count(request: CompareFields, limits: Limits) -> None:
-    """Before anything is made of the grid."""
+    """Raise InvalidInput if there are too many runs, before the grid is expanded."""
     limit = min(limits.study_runs or MOST_RUNS, MOST_RUNS)
     if request.count > limit:
         cells = request.count // request.repeats
@@ -58,9 +58,9 @@ def _check_count(request: CompareFields, limits: Limits) -> None:
 def _run_problems(
     request: CompareFields, owner: str, limits: Limits, records: Records, store: Store, memory_limit: int
 ) -> Iterator[InvalidInput]:
-    """What is wrong with any run, said of the fields of the study; each once."""
+    """Yield the problems of all runs, each once, at the fields of the study."""
     seen, inputs = set(), Inputs(records, store)
-    for run in _telling_runs(request):
+    for run in _representative_runs(request):
         try:
             check_job(run, owner, limits, inputs, memory_limit)
         except InvalidJob as error:
@@ -74,8 +74,9 @@ def _run_problems(
                     yield InvalidInput(field, problem.problem, problem.remedy)
 
 
-def _telling_runs(request: CompareFields) -> Iterator[JobRequest]:
-    """Runs that tell of all others: the largest rank with every method, and every rank beside factors that stay."""
+def _representative_runs(request: CompareFields) -> Iterator[JobRequest]:
+    """Yield runs whose problems cover all others: the largest rank with every method, or every rank if some
+    factors are fixed."""
     cells, seen = request.grid.cells, set()
     has_fixed, largest = request.run(cells[0]).fixed is not None, max(request.ranks)
     for cell in cells:

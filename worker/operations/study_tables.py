@@ -1,4 +1,4 @@
-"""Tables and pictures of a study, made of the records and files of its runs."""
+"""Tables and plots of a study, made from the records and files of its runs."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -27,9 +27,9 @@ PlotName: TypeAlias = Literal["objective", "quality", "path", "choice", "compone
 OF_COMPARISON = ("objective", "quality", "path")
 # Repeats of a cell that are compared with each other: 990 pairs.
 MOST_COMPARED = 45
-# Matches that are remembered, of studies whose runs have not all ended.
+# Number of matches kept in memory, of studies whose runs have not all ended.
 MOST_REMEMBERED = 200_000
-# Curves, panels and boxes that a picture has room for.
+# Curves, panels and boxes that fit into a plot.
 MOST_CURVES, MOST_PANELS, MOST_BOXES = 300, 24, 200
 
 
@@ -78,7 +78,7 @@ class StudyTables:
         return StudyTable(mode=mode, rows=tuple(rows), ranks=tuple(ranks)), evidence
 
     def _runs(self, study: Study, grid: ComparisonSettings) -> "CellRuns":
-        """The runs of every cell, in the order of cells."""
+        """Return every cell with its runs, in the order of the grid."""
         found: CellRuns = [(cell, []) for cell in grid.cells]
         for run in self._records.studies.runs(study.id):
             found[run.cell][1].append(run)
@@ -92,7 +92,7 @@ class StudyTables:
             raise InvalidInput("mode", f"is {mode} for {order} modes", f"count the modes from 1 to {order}")
         return int(mode)
 
-    # Factor matches: kept with the study for cells whose runs have all ended, else remembered here
+    # Factor matches: stored with the study for cells whose runs have all ended, else kept in memory
 
     def _matches(self, study: Study, runs: "CellRuns") -> Mapping[int, Sequence[float]]:
         kept = self._records.studies.matches(study.id)
@@ -106,7 +106,7 @@ class StudyTables:
         return found
 
     def _compared(self, runs: Sequence[RunRecord]) -> list[float]:
-        """The match of every pair of the runs that succeeded."""
+        """Return the factor match of every pair of runs that succeeded."""
         ids = [run.id for run in runs if run.state == "succeeded"][:MOST_COMPARED]
         pairs = [*combinations(ids, 2)]
         if any(pair not in self._remembered for pair in pairs):
@@ -120,7 +120,7 @@ class StudyTables:
         return [self._remembered[pair] for pair in pairs if pair in self._remembered]
 
     def _comparable(self, id: str) -> list[Float64] | None:
-        """None if the run is being deleted."""
+        """Return the factors of a run, ready to be matched; None if the run is being deleted."""
         factors = self._factors(id)
         return None if factors is None else comparable(factors)
 
@@ -130,11 +130,11 @@ class StudyTables:
         except (NoFactorsYet, NotFound):
             return None
 
-    # Pictures
+    # Plots
 
     def figure(self, study: Study, plot: PlotName, mode: int | None = None) -> "Figure":
-        """A picture of what has ended so far. NotFound if this kind of study has none."""
-        from sparse_ncp.solvers.studies import plots  # what draws takes as long to load as the rest of the API
+        """Draw a plot of the runs that have ended so far; NotFound if this kind of study does not have it."""
+        from sparse_ncp.solvers.studies import plots  # matplotlib takes as long to load as the rest of the API
 
         if (plot in OF_COMPARISON) != (study.kind == "compare") and plot != "components":
             raise NotFound("plot", plot, field="plot")
@@ -163,7 +163,7 @@ class StudyTables:
         )
 
     def _best_model(self, study: Study) -> tuple[tuple[Array, ...], Sequence["Labels"] | None]:
-        """The factors of a choice, or of the run of a comparison with the lowest relative error, and their labels."""
+        """Return the factors and labels of a choice, or of the run with the lowest relative error."""
         best = _closest(self._records.studies.runs(study.id))
         factors = None if best is None else self._factors(best.id)
         if best is None or factors is None:
@@ -183,7 +183,7 @@ class StudyTables:
             for run in own
             if run.state == "succeeded" and run.repeat < repeats
         ]
-        figure = plots.objective(drawn or [Run(cells[0][0], 0, error="none has ended")])
+        figure = plots.objective(drawn or [Run(cells[0][0], 0, error="no run has ended")])
         if len(shown) < len(panels):
             figure.suptitle(f"the first {len(shown)} of {len(panels)} combinations")
         return figure
@@ -214,7 +214,7 @@ CellRuns: TypeAlias = list[tuple[Cell, list[RunRecord]]]
 
 
 def labels_of(axes: Axes | None) -> "list[Labels] | None":
-    """What stands under the panels of each mode; None without labels."""
+    """Return the labels of each mode for plots; None without labels."""
     from sparse_ncp.solvers.studies.plots import Labels
 
     if axes is None:
@@ -223,7 +223,7 @@ def labels_of(axes: Axes | None) -> "list[Labels] | None":
 
 
 def _as_run(cell: Cell, run: RunRecord) -> Run:
-    """Return a run as the solvers have it, without its factors and its history."""
+    """Return a run in the form of the solvers, without its factors and history."""
     if run.result is None:
         return Run(cell, run.repeat, error=run.error or "", job_id=run.id)
     return Run(
@@ -240,7 +240,7 @@ def _as_run(cell: Cell, run: RunRecord) -> Run:
 
 
 def _closest(runs: Sequence[RunRecord]) -> RunRecord | None:
-    """Of those that succeeded, the one with the lowest relative error."""
+    """Return the run with the lowest relative error; None if no run has succeeded."""
     done = [(run.result.relative_error, run) for run in runs if run.state == "succeeded" and run.result is not None]
     return min(done, key=lambda pair: pair[0])[1] if done else None
 

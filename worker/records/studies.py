@@ -1,4 +1,4 @@
-"""Records of studies: submit, get, list, cancel, delete; the records of their runs are those of jobs."""
+"""Records of studies: submit, get, list, cancel, delete. Their runs are records of jobs."""
 
 import json
 import math
@@ -17,12 +17,12 @@ from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection, below
 from sparse_ncp.worker.study_contract import ChooseRequest, CompareFields, Measures, Study, StudyRequest
 
-# Runs that one script ends or deletes: some milliseconds, for which others wait.
+# Runs that one script ends or deletes: it blocks Redis for a few milliseconds.
 BATCH = 500
 
 
 class PlannedRun(NamedTuple):
-    """A run of a study, before it has a record."""
+    """A run of a study that has no record yet."""
 
     task: Task
     method: str
@@ -33,7 +33,7 @@ class PlannedRun(NamedTuple):
 
 
 class RunRecord(NamedTuple):
-    """What a table needs of a run."""
+    """The part of a run's record that a table needs."""
 
     id: str
     cell: int
@@ -57,7 +57,7 @@ class StudyRecords:
         key: str | None = None,
         limits: Limits = UNLIMITED,
     ) -> tuple[Study, bool]:
-        """Queue all runs in one step; durable when this returns. The same key and body give the same: (study, True)."""
+        """Queue all runs in one step, durably; a repeated key and body return the same study and True."""
         named = _input_ids(request)
         reference = request.reference if isinstance(request, CompareFields) else None
         flat: list[str | int] = []
@@ -69,7 +69,7 @@ class StudyRecords:
             owner,
             request.kind,
             json.dumps({"name": request.name, "request": request.recorded_fields(), "shape": shape}),
-            _asked(request),
+            _settings_json(request),
             request.priority,
             idempotency_key(owner, key) if key is not None else "",
             digest_of(request),
@@ -84,26 +84,26 @@ class StudyRecords:
         return self.get(owner, found[0]), outcome == "replayed"
 
     def replay(self, owner: str, request: StudyRequest, key: str) -> Study | None:
-        """The study that this key has made already."""
+        """Return the study that an earlier request with this key made; None if there is none."""
         id = find_replay(self._redis, owner, key, digest_of(request), "study")
         return None if id is None else self.get(owner, id)
 
     def get(self, owner: str, id: str) -> Study:
-        """NotFound if there is none, or it is another owner's. Without its table."""
+        """Return a study without its table; NotFound if it does not exist or belongs to another owner."""
         study = self.find(id)
         if study.owner != owner:
             raise NotFound("study", id)
         return study
 
     def find(self, id: str) -> Study:
-        """Whoever it belongs to."""
+        """Return a study of any owner, without its table."""
         fields = self._redis.command("HGETALL", keys.study(id))
         if not fields or fields["state"] == "deleted":
             raise NotFound("study", id)
         return self._study(fields)
 
     def list(self, owner: str, limit: int = 50, cursor: str | None = None) -> Page[Study]:
-        """The newest first, without tables."""
+        """Return one page of studies, newest first, without tables."""
         bounds = (below(cursor), "-inf", "WITHSCORES", "LIMIT", 0, limit + 1)
         found = self._redis.command("ZREVRANGEBYSCORE", keys.studies(owner), *bounds)
         fields = self._redis.hashes(keys.study(id) for id, _ in found[:limit])
@@ -112,7 +112,7 @@ class StudyRecords:
         return Page[Study](items=tuple(study.model_copy(update={"choice": None}) for study in items), next=following)
 
     def cancel(self, owner: str, id: str) -> Study:
-        """No run begins any more, those that run end after their sweep; what is done stays."""
+        """Cancel a study: no further run starts, and running ones end after their sweep. Results are kept."""
         place = 0
         while place >= 0:
             place = self._redis.script("studies/cancel", owner, id, place, BATCH)
@@ -121,7 +121,7 @@ class StudyRecords:
         return self.get(owner, id)
 
     def delete(self, owner: str, id: str) -> None:
-        """Delete an ended study. Its runs are still there: `erase` deletes them."""
+        """Delete a study that has ended, but not its runs: `erase` deletes them."""
         outcome = self._redis.script("studies/delete", owner, id)
         if outcome == "missing":
             raise NotFound("study", id)
@@ -131,38 +131,38 @@ class StudyRecords:
             raise InUse("study", id)
 
     def erase(self, id: str) -> Sequence[str]:
-        """Delete the records of some runs of a deleted study, whose files go next; none once all are gone."""
+        """Delete the records of some runs of a deleted study, and return their ids; empty once all are deleted."""
         erased: list[str] = self._redis.script("studies/erase", id, BATCH)
         return erased
 
-    # What tables and pictures are made of
+    # The data of tables and plots
 
     def grid(self, id: str) -> ComparisonSettings:
-        """What a comparison asks."""
-        return ComparisonSettings.model_validate_json(self._redis.command("HGET", keys.study(id), "asked"))
+        """Return the settings of a comparison."""
+        return ComparisonSettings.model_validate_json(self._redis.command("HGET", keys.study(id), "settings"))
 
     def shape(self, id: str) -> tuple[int, ...]:
-        """Of the tensor of a study, which may have been deleted since."""
-        return tuple(json.loads(self._redis.command("HGET", keys.study(id), "told"))["shape"])
+        """Return the shape of a study's tensor, which may have been deleted since."""
+        return tuple(json.loads(self._redis.command("HGET", keys.study(id), "details"))["shape"])
 
     def checked(self, id: str) -> tuple[float, ...]:
-        """What the validations of a comparison have found so far."""
+        """Return the results of the validation checks that are done."""
         return tuple(json.loads(self._redis.command("HGET", keys.study(id), "checked") or "[]"))
 
     def runs(self, id: str) -> Sequence[RunRecord]:
-        """Every run, in the order in which they were planned."""
+        """Return every run, in the order in which they were planned."""
         names = ("cell", "repeat", "state", "result", "error", "measures", "task")
         ids = self._redis.command("LRANGE", keys.runs(id), 0, -1)
         found = self._redis.commands(("HMGET", keys.job(run), *names) for run in ids)
         return [_run(run, fields) for run, fields in zip(ids, found, strict=True) if fields[-1] in ("run", "choose")]
 
     def matches(self, id: str) -> dict[int, tuple[float, ...]]:
-        """The factor matches between the repeats of those cells that were compared once and for all."""
+        """Return the stored factor matches between repeats, by cell."""
         found = self._redis.command("HGET", keys.study(id), "matches")
         return {int(cell): tuple(values) for cell, values in json.loads(found or "{}").items()}
 
     def keep_matches(self, id: str, matches: Mapping[int, Sequence[float]]) -> None:
-        """Keep them for the next reader: of runs that have ended they do not change."""
+        """Store factor matches of cells whose runs have all ended: they do not change any more."""
         if self._redis.command("EXISTS", keys.study(id)):
             self._redis.command("HSET", keys.study(id), "matches", json.dumps(matches))
 
@@ -172,7 +172,7 @@ class StudyRecords:
             self._redis.command("HSET", keys.study(id), "recommendation", json.dumps(asdict(recommendation)))
 
     def _study(self, fields: Fields) -> Study:
-        told: dict[str, Any] = json.loads(fields["told"])
+        details: dict[str, Any] = json.loads(fields["details"])
         total, ended = int(fields["total"]), sum(int(fields[state]) for state in TERMINAL)
         progress = float(fields.get("progress", 0)) if fields["kind"] == "choose" else ended / total
         job_id = self._redis.command("LINDEX", keys.runs(fields["id"]), 0) if fields["kind"] == "choose" else None
@@ -182,11 +182,11 @@ class StudyRecords:
             {
                 "id": fields["id"],
                 "owner": fields["owner"],
-                "name": told["name"],
+                "name": details["name"],
                 "kind": fields["kind"],
                 "tensor_id": fields["tensor_id"],
                 "priority": int(fields["priority"]),
-                "request": told["request"],
+                "request": details["request"],
                 "state": fields["state"],
                 "runs": {
                     "total": total,
@@ -211,7 +211,7 @@ class StudyRecords:
         )
 
     def _seconds_left(self, fields: Fields, progress: float) -> float | None:
-        """As long again for what is left as for what is done."""
+        """Estimate the seconds left from the time that the finished part took."""
         if "started_at" not in fields or progress <= 0:
             return None
         passed = max(0.0, (self._redis.now() - int(fields["started_at"])) / 1000)
@@ -219,7 +219,7 @@ class StudyRecords:
 
 
 def _error(fields: Fields) -> str:
-    """Of a study that failed, its first; else what kept it from being validated. As JSON."""
+    """Return the first error of a failed study, or else that of its validation, as JSON."""
     return fields.get("error" if fields["state"] == "failed" else "validation_error", "null")
 
 
@@ -236,15 +236,15 @@ def _run(id: str, fields: Sequence[str | None]) -> RunRecord:
     )
 
 
-def _asked(request: StudyRequest) -> str:
-    """What the solvers are asked, complete, so that later defaults do not change old studies."""
+def _settings_json(request: StudyRequest) -> str:
+    """Return the settings for the solvers in full, so that later defaults do not change old studies."""
     if isinstance(request, ChooseRequest):
         return request.settings().model_dump_json(by_alias=True)
     return request.grid.model_dump_json(by_alias=True)
 
 
 def _input_ids(request: StudyRequest) -> dict[str, str]:
-    """What a request names, empty where it names nothing."""
+    """Return the ids that a request refers to; empty text where it refers to none."""
     found = {"tensor": request.tensor_id, "initial": "", "mask": "", "fixed": "", "reference": ""}
     if isinstance(request, CompareFields):
         for word in ("initial", "mask", "fixed", "reference"):

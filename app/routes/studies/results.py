@@ -15,10 +15,14 @@ from sparse_ncp.worker.study_contract import StudyTable
 
 Mode = Annotated[
     int | None,
-    Query(ge=1, le=8, description="whose sparsity and components are meant, from 1; left out, the reference's or 1"),
+    Query(
+        ge=1,
+        le=8,
+        description="mode of sparsity and components, counted from 1; by default that of the reference, or 1",
+    ),
 ]
 TableFormat = Annotated[
-    Literal["json", "csv", "latex"], Query(description="csv: numbers in full; latex: a tabular of booktabs")
+    Literal["json", "csv", "latex"], Query(description="csv: numbers in full precision; latex: a booktabs tabular")
 ]
 Plot = Annotated[
     PlotName,
@@ -36,7 +40,7 @@ router = APIRouter(prefix=f"{API_PREFIX}/studies/{{study_id}}", tags=["studies"]
 def get_table(
     study_id: str, owner: Owner, records: Records, studies: Studies, format: TableFormat = "json", mode: Mode = None
 ) -> Response:
-    """Exactly one row per cell of a comparison, of the runs that have ended so far."""
+    """Get the table of a comparison: one row per cell, from the runs that have ended so far."""
     table = studies.tables.table(records.studies.get(owner, study_id), mode)
     if format == "csv":
         return Response(to_csv(table.rows), media_type="text/csv; charset=utf-8")
@@ -55,8 +59,8 @@ def get_study_plot(
     format: PlotFormat = "svg",
     mode: Mode = None,
 ) -> Response:
-    """A picture of what has ended so far: 409 for a choice or a model before there is one."""
-    from sparse_ncp.solvers.studies import plots  # what draws takes as long to load as the rest of the API
+    """Get a plot of the runs that have ended so far; 409 before there is anything to draw."""
+    from sparse_ncp.solvers.studies import plots  # matplotlib takes as long to load as the rest of the API
 
     figure = studies.tables.figure(records.studies.get(owner, study_id), plot, mode)
     return Response(plots.render(figure, format), media_type=MEDIA_TYPES[format])

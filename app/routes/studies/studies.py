@@ -26,10 +26,10 @@ router = APIRouter(prefix=f"{API_PREFIX}/studies", tags=["studies"])
 def submit_study(
     request: Request, body: StudyRequest, caller: Caller, studies: Studies, idempotency_key: Key = None
 ) -> Response:
-    """Queue many runs that belong together. The answer means that all of them are on disk."""
+    """Queue the runs of a study. The response is sent once all of them are on disk."""
     try:
         study, replayed = studies.submit(caller.owner, body, idempotency_key, caller.limits, log_context().request_id)
-    except ValidationError as error:  # of a cell, which only the whole grid shows
+    except ValidationError as error:  # raised by a cell of the grid
         sent = body.model_dump(mode="json", by_alias=True, exclude_unset=True)
         raise RequestValidationError(error.errors(include_url=False), body=sent) from error
     headers = {"Location": public_path(request, f"{router.prefix}/{study.id}")}
@@ -42,24 +42,24 @@ def submit_study(
 def list_studies(
     request: Request, owner: Owner, records: Records, limit: Limit = 50, cursor: Cursor = None
 ) -> Response:
-    """Your own studies, newest first, without their tables."""
+    """List your studies, newest first, without their tables."""
     return answer_page(request, records.studies.list(owner, limit, cursor))
 
 
 @router.get("/{study_id}", response_model=StudyAnswer, responses=error_responses(404))
 def get_study(study_id: str, owner: Owner, studies: Studies) -> Response:
-    """A study: its state, its runs by state, the time it will take; the table of a comparison, or the advice."""
+    """Get a study: its state and runs, the time left, and its table or advice."""
     return answer(studies.get(owner, study_id))
 
 
 @router.post("/{study_id}/cancel", status_code=202, response_model=StudyAnswer, responses=error_responses(404))
 def cancel_study(study_id: str, owner: Owner, records: Records) -> Response:
-    """No further run begins, those that run end within a sweep. What is done stays; again changes nothing."""
+    """Cancel a study: no further run starts, running ones end within a sweep, and results are kept."""
     return answer(records.studies.cancel(owner, study_id), 202)
 
 
 @router.delete("/{study_id}", status_code=204, responses=error_responses(404, 409))
 def delete_study(study_id: str, owner: Owner, studies: Studies) -> Response:
-    """Delete an ended study with all its runs, their factors and histories."""
+    """Delete a study that has ended, with its runs, factors and histories."""
     studies.delete(owner, study_id)
     return Response(status_code=204)

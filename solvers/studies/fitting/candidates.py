@@ -1,4 +1,4 @@
-"""Candidate models of every number of components: found by dropping components from an overfit, not by a penalty."""
+"""Candidate models of every number of components, found by dropping components from an overfit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,29 +24,29 @@ from sparse_ncp.solvers.tensor.products import Float64
 
 
 class Effort(NamedTuple):
-    """Sweeps of least squares at most, the tolerance that ends them, and sweeps that lower the deviance of counts."""
+    """Limits of a fit: sweeps of least squares, their tolerance, and sweeps that lower the deviance of counts."""
 
     sweeps: int
     tolerance: float
     deviance_sweeps: int
 
 
-# Of the overfit, after each drop, of the model that is kept for a number of components, of the models among which the
-# rule decides, and of those of simulated tensors.
+# Effort for the overfit, after each drop, for the model kept at each number of components, for the models among which
+# the rule decides, and for those of simulated tensors.
 OVERFIT, CHAIN = Effort(80, 1e-5, 0), Effort(40, 1e-5, 30)
 KEPT, POLISHED = Effort(60, 1e-6, 30), Effort(1000, 1e-7, 200)
 SIMULATED = Effort(60, 1e-6, 100)
-# Components whose removal is tried, the cheapest first, and the sweeps of each trial.
+# How many components are tried for removal, the cheapest first, and the sweeps of each trial.
 TRIED, TRIAL_SWEEPS = 5, 2
-# Two fits are on the way to the same model from this similarity on.
+# Similarity from which two fits count as converging to the same model.
 SAME = 0.98
-# Components that are fitted to a residual, of which the best stays.
+# Components that are fitted to a residual, of which the best is kept.
 PUT_BACKS = 2
 
 
 @dataclass(frozen=True)
 class Chain:
-    """What one seed found: an overfit, and the model that was left at each number of components."""
+    """Models of one seed: an overfit, and the model that remains at each number of components."""
 
     overfit: Fit
     models: Mapping[int, Factors]
@@ -54,7 +54,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Judge:
-    """The loss of a model: one tensor, one noise, one variance for all that are compared."""
+    """Computes the loss of models, with one tensor, one noise and one variance for all of them."""
 
     data: Data
     noise: Noise
@@ -72,7 +72,7 @@ class Judge:
         return Candidate(factors, self.loss(factors))
 
     def like(self, X: Float64) -> "Judge":
-        """The same for another tensor with the same noise."""
+        """Return a judge of another tensor with the same noise."""
         return Judge(self.data.like(X), self.noise, self.variance)
 
 
@@ -83,7 +83,7 @@ class Candidate:
 
 
 def first_overfit(data: Data, kind: NoiseKind, rank: int, random: np.random.Generator) -> tuple[Fit, Noise]:
-    """An overfit, and the noise that it leaves; of clipped noise in turns, since each needs the other."""
+    """Fit an overfit and estimate its noise; for clipped noise in turns, since each needs the other."""
     fit = overfit(data, rank, random, OVERFIT.sweeps, OVERFIT.tolerance)
     noise = estimate(kind, data.X, model(fit.factors), fit.parameters)
     if isinstance(noise, Clipped):
@@ -94,7 +94,7 @@ def first_overfit(data: Data, kind: NoiseKind, rank: int, random: np.random.Gene
 
 
 def chain(data: Data, noise: Noise, start: Fit, largest: int) -> Chain:
-    """Drop the component that costs least again and again; the models of `largest` components and fewer are kept."""
+    """Drop the cheapest component again and again, and keep the models of at most `largest` components."""
     models: dict[int, Factors] = {}
     if isinstance(noise, Clipped):
         start = descend(data, start.factors, OVERFIT.sweeps, OVERFIT.tolerance, noise)
@@ -113,12 +113,12 @@ def chain(data: Data, noise: Noise, start: Fit, largest: int) -> Chain:
 
 
 def _likeliest(data: Data, factors: Factors, noise: Noise, effort: Effort) -> Factors:
-    """What least squares found, carried on to the least loss where that is another."""
+    """Continue from the least-squares fit to the lowest loss, where the two differ."""
     return descend_deviance(data, factors, effort.deviance_sweeps, noise) if isinstance(noise, Counts) else factors
 
 
 def best_of(judge: Judge, chains: Sequence[Chain]) -> dict[int, Candidate]:
-    """For every number of components, the seed's model of lowest loss, refitted."""
+    """Return the model of lowest loss among the seeds, refitted, for every number of components."""
     best = {}
     for components in sorted(chains[0].models):
         lowest = min((chain.models[components] for chain in chains), key=judge.loss)
@@ -127,7 +127,7 @@ def best_of(judge: Judge, chains: Sequence[Chain]) -> dict[int, Candidate]:
 
 
 def exchange(judge: Judge, best: Mapping[int, Candidate], random: np.random.Generator) -> dict[int, Candidate]:
-    """Upwards with one component more, downwards with one less, where that is lower than what the seeds found."""
+    """Replace models by those with a component added or removed, where the loss is lower."""
     found = dict(best)
     for components in sorted(found)[:-1]:
         more = judge.fitted(with_one_more(judge.data, found[components].factors, judge.noise, random), KEPT)
@@ -139,7 +139,7 @@ def exchange(judge: Judge, best: Mapping[int, Candidate], random: np.random.Gene
 
 
 def best_drop(judge: Judge, factors: Factors) -> Factors:
-    """One component less, all of them tried."""
+    """Return the best model with one component removed, trying each."""
     trials = [
         descend(judge.data, dropped(factors, component), TRIAL_SWEEPS, 0.0, judge.noise)
         for component in range(factors[0].shape[1])
@@ -150,7 +150,7 @@ def best_drop(judge: Judge, factors: Factors) -> Factors:
 def polished(
     judge: Judge, best: Mapping[int, Candidate], chains: Sequence[Chain], components: int, random: np.random.Generator
 ) -> Candidate:
-    """The best model of a number of components: also from each seed's own, two put-backs, and all drops from above."""
+    """Return the best model of a number of components, refitted from all candidates for it."""
     starts = [best[components].factors, *(chain.models[components] for chain in chains)]
     if components - 1 in best:
         below = best[components - 1].factors
@@ -164,7 +164,7 @@ def polished(
 
 
 def simulated_gain(judge: Judge, at: Candidate, random: np.random.Generator) -> float:
-    """What one component more gains on a tensor simulated from this model: nothing but noise is left to find."""
+    """Return the gain of one more component on a tensor simulated from this model, where only noise is left."""
     made = judge.like(judge.noise.simulate(model(at.factors), random))
     refitted = made.fitted(at.factors, SIMULATED)
     starts = [with_one_more(made.data, refitted.factors, made.noise, random) for _ in range(PUT_BACKS)]
@@ -172,13 +172,13 @@ def simulated_gain(judge: Judge, at: Candidate, random: np.random.Generator) -> 
 
 
 def agreement(models: Sequence[Factors]) -> float:
-    """How well the seeds agree on a model: the median over pairs of the worst matched component's cosine."""
+    """Return the median similarity over pairs of seeds."""
     pairs = [similarity(one, other) for place, one in enumerate(models) for other in models[place + 1 :]]
     return float(np.median(pairs)) if pairs else 0.0
 
 
 def similarity(one: Factors, other: Factors) -> float:
-    """The worst matched component's cosine, multiplied over the modes."""
+    """Return the cosine of the worst matched component, multiplied over the modes."""
     return float(congruences(one, other).prod(axis=0).min())
 
 

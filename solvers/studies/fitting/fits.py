@@ -23,22 +23,22 @@ from sparse_ncp.solvers.tensor.threads import Threads
 Factors: TypeAlias = tuple[Float64, ...]
 
 INNER_PASSES = 4
-# Entries of a tensor that is small: a product takes no longer than to divide it among threads.
+# Tensors of up to this many entries are multiplied by one thread: dividing the work would take as long.
 SMALL = 1 << 17
 # Sweeps between two completions of clipped readings, and between two tests of convergence.
 STRETCH = 4
-# Sweeps between two looks at the deviance, and the share of u, what noise gains, below which its fall ends them.
+# Sweeps between two computations of the deviance, and the fall, as a fraction of u, below which they end.
 DEVIANCE_STRETCH, LEAST_FALL = 10, 1e-3
-# Rows of counts are not divided by less than the square root of this share of the mean.
+# Rows of counts are divided by at least the square root of this fraction of the mean.
 LEAST_ROW = 0.02
-# Zeros that are lifted before a multiplicative update, as a share of the column's maximum.
+# Zeros are raised to this fraction of the column's maximum before a multiplicative update.
 LIFTED = 1e-6
-# Fits of one component to a residual: random starts of which the best stays, and sweeps of each.
+# Fits of one component to a residual: random starts, of which the best is kept, and sweeps of each.
 TRIES, ONE_COMPONENT_SWEEPS = 3, 8
 
 
 class Unfoldings:
-    """A small tensor: a plain product of each mode's unfolding is faster than to share partial results."""
+    """A small tensor, for which plain products of the unfoldings are faster than shared partial results."""
 
     def __init__(self, entries: Float64, norm: float) -> None:
         self.norm = norm
@@ -60,7 +60,7 @@ class Unfoldings:
 
 @dataclass(frozen=True)
 class Data:
-    """A tensor to fit, X, and the same as the fits see it: rows divided by `scales`."""
+    """A tensor to fit, X, and a copy whose rows are divided by `scales`, which the fits use."""
 
     X: Float64
     scales: Factors
@@ -76,13 +76,13 @@ class Data:
         return cls(X, scales, _tensor(X / _outer(scales), pool), pool)
 
     def like(self, X: Float64) -> "Data":
-        """Another tensor, to be fitted in the same way."""
+        """Return data for another tensor, scaled in the same way."""
         return Data.scaled(X, self.scales, self.pool)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Factors, and the squared error that they leave on the tensor they were fitted to."""
+    """Factors, and their squared error on the tensor they were fitted to."""
 
     factors: Factors
     error: float
@@ -93,12 +93,12 @@ class Fit:
 
     @property
     def parameters(self) -> int:
-        """How many numbers the model has: the scale of a component counts once."""
+        """The number of free parameters: the scale of a component counts once."""
         return self.components * (sum(len(A) for A in self.factors) - len(self.factors) + 1)
 
 
 def model(factors: Sequence[Float64]) -> Float64:
-    """⟦A¹…Aᴺ⟧, entry by entry."""
+    """Return the model tensor ⟦A¹…Aᴺ⟧."""
     shape = tuple(len(A) for A in factors)
     cut = split_point(shape)
     product: Float64 = khatri_rao(factors[:cut]).T @ khatri_rao(factors[cut:])
@@ -106,7 +106,7 @@ def model(factors: Sequence[Float64]) -> Float64:
 
 
 def descend(data: Data, factors: Factors, sweeps: int, tolerance: float, noise: Noise | None = None) -> Fit:
-    """HALS until the squared error changes by less than the tolerance per sweep, or that many sweeps are done.
+    """Fit by HALS until the squared error changes by less than the tolerance per sweep, or the sweeps are done.
 
     With clipped noise, zeros of the tensor are replaced by what they are expected to be, again and again.
     """
@@ -124,7 +124,7 @@ def descend(data: Data, factors: Factors, sweeps: int, tolerance: float, noise: 
 
 
 def _sweep(X: Tensor | Unfoldings, start: Sequence[Float64]) -> tuple[list[Float64], float]:
-    """Every mode in turn by HALS, and the squared error that is left."""
+    """Update every mode in turn by HALS, and return the factors and their squared error."""
     from sparse_ncp.solvers.kernels.hals import hals_rows  # numba takes half a second to load
 
     factors, grams = list(start), [gram(A) for A in start]
@@ -141,14 +141,14 @@ def _sweep(X: Tensor | Unfoldings, start: Sequence[Float64]) -> tuple[list[Float
 def _products(
     X: Tensor | Unfoldings, factors: Sequence[Float64], modes: Modes | None = None
 ) -> Iterator[tuple[int, Float64]]:
-    """(mode, its MTTKRP) for every mode in turn, from the latest factors."""
+    """Yield (mode, its MTTKRP) for every mode in turn, from the latest factors."""
     if isinstance(X, Unfoldings):
         return X.products(factors, modes)
     return X.sweep(factors, X.first_contraction(factors, modes), modes)
 
 
 def descend_deviance(data: Data, factors: Factors, sweeps: int, noise: Counts) -> Factors:
-    """Multiplicative updates that lower the Poisson deviance, A ← A ∗ MTTKRP(X / model) / (∗ over the others of 1ᵀA).
+    """Lower the Poisson deviance by multiplicative updates, A ← A ∗ MTTKRP(X / model) / (∗ over the others of 1ᵀA).
 
     From a least-squares fit a few are enough; its zeros are lifted first, since such an update would keep them.
     """
@@ -169,7 +169,7 @@ def descend_deviance(data: Data, factors: Factors, sweeps: int, noise: Counts) -
 
 
 def overfit(data: Data, rank: int, random: np.random.Generator, sweeps: int, tolerance: float) -> Fit:
-    """A fit from a random start."""
+    """Fit from a random start."""
     factors = [nonnegative_normal(random, length, rank) for length in data.X.shape]
     size = np.linalg.norm(data.X) / np.sqrt(hadamard([gram(A) for A in factors]).sum())
     return descend(data, tuple(A * size ** (1 / len(factors)) for A in factors), sweeps, tolerance)
@@ -180,7 +180,7 @@ def dropped(factors: Factors, component: int) -> Factors:
 
 
 def cheapest_first(factors: Factors) -> list[int]:
-    """The components by w² (1 − cos²), cos to the most similar one: what another could take over is cheap."""
+    """Order components by w² (1 − cos²), with the cosine to the most similar one, cheapest to remove first."""
     w = weights(factors)
     unit = [A / np.maximum(np.linalg.norm(A, axis=0), np.finfo(float).tiny) for A in factors]
     cosines = hadamard([A.T @ A for A in unit])
@@ -190,7 +190,7 @@ def cheapest_first(factors: Factors) -> list[int]:
 
 
 def with_one_more(data: Data, factors: Factors, noise: Noise, random: np.random.Generator) -> Factors:
-    """The same with one component fitted to the residual, the best of a few random starts; not refitted."""
+    """Add one component fitted to the residual, the best of a few random starts, without refitting the others."""
     seen = noise.completed(data.X, model(factors)) if isinstance(noise, Clipped) else data.X
     rest = data.like(seen - model(factors))
     starts = [tuple(nonnegative_normal(random, length, 1) for length in data.X.shape) for _ in range(TRIES)]
@@ -222,7 +222,7 @@ def _tensor(entries: NDArray[Any], pool: Threads) -> Tensor | Unfoldings:
 
 
 def _balanced(factors: Sequence[Float64]) -> list[Float64]:
-    """Every component with the same norm in all modes."""
+    """Return factors whose components have the same norm in all modes."""
     norms = [np.linalg.norm(A, axis=0) for A in factors]
     size = hadamard(norms) ** (1 / len(factors))
     return [

@@ -1,4 +1,4 @@
-"""Kinds of noise: how each makes a fit likely or not, and how tensors with such noise are simulated.
+"""Kinds of noise: the loss of a fit under each, and how tensors with such noise are simulated.
 
 Arrays are in units of the tensor's root mean square. `model` is ⟦A¹…Aᴺ⟧ entry by entry, X the tensor.
 """
@@ -15,15 +15,15 @@ from sparse_ncp.solvers.tensor.products import Float64
 NoiseKind: TypeAlias = Literal["gaussian", "clipped", "counts"]
 NOISE_KINDS: tuple[NoiseKind, ...] = ("gaussian", "clipped", "counts")
 
-# Bins of the model's values in which Gaussian noise has a variance of its own, and the entries each needs at least.
+# Bins of the model's values with a variance each, and the smallest number of entries in a bin.
 BINS, PER_BIN = 12, 200
-# Noise below this share of the root mean square (60 dB) is not told apart from a fit that has not quite converged.
+# Noise below this fraction of the root mean square (60 dB) looks like a fit that has not quite converged.
 LEAST_DEVIATION = 1e-3
-# Counts expected of an entry where the model is zero: one that is counted there all the same must not decide alone.
+# Expected count where the model is zero: a single count there must not decide alone.
 LEAST_RATE = 1e-6
-# More exact zeros than this share are taken for readings that were clipped at zero.
+# Readings count as clipped at zero if more than this fraction are exact zeros.
 CLIPPED_SHARE = 0.02
-# Most counts that an entry may have: beyond, every floating-point number is a multiple of something.
+# Largest count of an entry: beyond it, every floating-point number is a multiple of something.
 MOST_COUNTS = 1e6
 # Squared residuals of an overfit to counts, in units of what is expected of them: less, since it fits some of the
 # noise, or more, if it has not converged. A quantised instrument is far from both.
@@ -41,7 +41,7 @@ class Gaussian:
 
     @classmethod
     def estimate(cls, X: Float64, model: Float64, parameters: int) -> "Gaussian":
-        """From the residual of an overfit, in bins of equally many entries."""
+        """Estimate the variance from the residual of an overfit, in bins with equally many entries."""
         count = int(np.clip(X.size // PER_BIN, 1, BINS))
         edges = np.unique(np.quantile(model, np.linspace(0, 1, count + 1)[1:-1]))
         place = np.searchsorted(edges, model.ravel(), side="right")
@@ -55,11 +55,11 @@ class Gaussian:
         return np.array(self.variances)[place]
 
     def loss(self, X: Float64, model: Float64, variance: Float64) -> float:
-        """Σ (x − m)² / v, with one v for all fits that are compared: no parameter that a fit could choose."""
+        """Return Σ (x − m)² / v, with the same v for all fits that are compared."""
         return float((np.square(X - model) / variance).sum())
 
     def residual(self, X: Float64, model: Float64, random: np.random.Generator) -> Float64:
-        """Standard normal, entry by entry, where the noise is of this kind."""
+        """Return the standardised residual, which is standard normal if the noise is of this kind."""
         return (X - model) / np.sqrt(self.variance(model))
 
     def simulate(self, model: Float64, random: np.random.Generator) -> Float64:
@@ -75,7 +75,7 @@ class Clipped:
 
     @classmethod
     def estimate(cls, X: Float64, model: Float64, parameters: int) -> "Clipped":
-        """By expectation and maximisation: E (y − m)² = σ² + m σ φ/Φ of a reading y that was clipped."""
+        """Estimate σ by expectation maximisation: E (y − m)² = σ² + m σ φ/Φ for a clipped reading y."""
         zero = X <= 0
         known, below = float(np.square(X - model)[~zero].sum()), model[zero]
         deviation = max(LEAST_DEVIATION, float(np.sqrt(known / X.size)))
@@ -88,14 +88,14 @@ class Clipped:
         return np.full_like(model, self.deviation**2)
 
     def completed(self, X: Float64, model: Float64) -> Float64:
-        """X with its zeros replaced by what they are expected to be, m − σ φ(a)/Φ(a) for a = −m/σ: below zero."""
+        """Return X with its zeros replaced by their expectation, m − σ φ(a)/Φ(a) with a = −m/σ, below zero."""
         filled, zero = X.copy(), X <= 0
         below = model[zero]
         filled[zero] = below - self.deviation * _mills(-below / self.deviation)
         return filled
 
     def loss(self, X: Float64, model: Float64, variance: Float64) -> float:
-        """−2 log likelihood, but for a constant."""
+        """Return −2 log likelihood, up to a constant."""
         from scipy.special import log_ndtr  # a quarter of a second to load, as below
 
         zero = X <= 0
@@ -103,7 +103,7 @@ class Clipped:
         return float(seen - 2 * log_ndtr(-model[zero] / self.deviation).sum())
 
     def residual(self, X: Float64, model: Float64, random: np.random.Generator) -> Float64:
-        """Standard normal where the noise is of this kind: that of a zero is drawn from below it."""
+        """Return the standardised residual; that of a zero is drawn from the clipped part of the distribution."""
         from scipy.special import ndtr, ndtri
 
         zero = X <= 0
@@ -125,12 +125,12 @@ class Counts:
 
     @classmethod
     def estimate(cls, X: Float64, model: Float64, parameters: int) -> "Counts":
-        """What all entries are multiples of; if there is no such unit, what makes the residual's variance."""
+        """Estimate the unit that all entries are multiples of; without one, the unit that explains the variance."""
         scatter = float(np.square(X - model).sum()) / float(X.sum()) / _free(X, parameters)
         return cls(unit_of(X) or max(scatter, LEAST_DEVIATION**2))
 
     def is_plausible(self, X: Float64, model: Float64) -> bool:
-        """Whether the entries scatter like counts: their squared residuals are the unit times their sum."""
+        """Return whether the entries scatter like counts, with squared residuals of the unit times their sum."""
         low, high = COUNTS_SCATTER
         return low < float(np.square(X - model).sum()) / (self.unit * float(model.sum())) < high
 
@@ -138,14 +138,14 @@ class Counts:
         return self.unit * model
 
     def loss(self, X: Float64, model: Float64, variance: Float64) -> float:
-        """The Poisson deviance, −2 log likelihood but for a constant: right for few counts, where a square is not."""
+        """Return the Poisson deviance, −2 log likelihood up to a constant, which suits small counts too."""
         from scipy.special import xlogy
 
         counts, rate = X / self.unit, np.maximum(model / self.unit, LEAST_RATE)
         return 2 * float((xlogy(counts, counts / rate) - counts + rate).sum())
 
     def residual(self, X: Float64, model: Float64, random: np.random.Generator) -> Float64:
-        """Standard normal where the noise is of this kind: a count's is drawn from its share of the distribution."""
+        """Return the standardised residual; that of a count is drawn from its part of the distribution."""
         from scipy.special import ndtri, pdtr
 
         counts, rate = np.round(X / self.unit), np.maximum(model / self.unit, LEAST_RATE)
@@ -168,43 +168,43 @@ _CLASSES: dict[NoiseKind, type[Noise]] = {"gaussian": Gaussian, "clipped": Clipp
 
 
 def estimate(kind: NoiseKind, X: Float64, model: Float64, parameters: int) -> Noise:
-    """The noise of a kind, from what an overfit with that many parameters leaves of it."""
+    """Estimate noise of a kind from the residual of an overfit with that many parameters."""
     return _ESTIMATES[kind](X, model, parameters)
 
 
 def from_fields(fields: dict[str, Any]) -> Noise:
-    """The noise whose fields were dumped as JSON."""
+    """Restore noise from fields that were saved as JSON."""
     kind: NoiseKind = fields["kind"]
     made: Callable[..., Noise] = _CLASSES[kind]
     return made(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
 
 
 def likely_kind(X: Float64) -> NoiseKind:
-    """What the entries look like: multiples of one unit, clipped at zero, or neither."""
+    """Guess the kind of noise: counts if all entries are multiples of one unit, clipped, or Gaussian."""
     if unit_of(X) is not None:
         return "counts"
     return without_counts(X)
 
 
 def without_counts(X: Float64) -> NoiseKind:
-    """The same for entries that are known to be no counts."""
+    """Guess the kind of noise of entries that are not counts."""
     return "clipped" if float((X <= 0).mean()) > CLIPPED_SHARE else "gaussian"
 
 
 def unit_of(X: Float64) -> float | None:
-    """The number that all entries are multiples of; None if there is none, or if all entries are the same."""
+    """Return the number that all entries are multiples of; None without one, or if all entries are equal."""
     values = np.unique(X)
     if len(values) < 2:
         return None
     unit = _refined(float(np.diff(values).min()), values)
     counts = values / unit
-    rounding = 1e-3 + 2e-7 * counts  # the second of entries in single precision
+    rounding = 1e-3 + 2e-7 * counts  # the second term for entries in single precision
     is_whole = counts[-1] <= MOST_COUNTS and bool((np.abs(counts - np.round(counts)) < rounding).all())
     return unit if is_whole else None
 
 
 def _refined(unit: float, values: Float64) -> float:
-    """The unit by small counts, then by larger ones: a difference of large entries in single precision is rough."""
+    """Refine the unit by small counts, then by larger ones: differences of large float32 entries are rough."""
     reach = 4.0
     while True:
         near = values[(values > 0) & (values <= reach * unit)]
@@ -216,12 +216,12 @@ def _refined(unit: float, values: Float64) -> float:
 
 
 def _free(X: Float64, parameters: int) -> float:
-    """The share of the noise that parameters have not fitted."""
+    """Return the fraction of the noise that the parameters have not fitted."""
     return 1 - parameters / X.size
 
 
 def _mills(a: NDArray[np.float64]) -> Float64:
-    """φ(a) / Φ(a), also far to the left, where both vanish."""
+    """Return φ(a) / Φ(a), also far to the left, where both vanish."""
     from scipy.special import log_ndtr
 
     return np.asarray(np.exp(-np.square(a) / 2 - np.log(2 * np.pi) / 2 - log_ndtr(a)))

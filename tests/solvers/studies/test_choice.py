@@ -77,7 +77,7 @@ def test_where_noise_may_hide_a_component_the_count_is_not_very_sure() -> None:
     _, true = made("counts")
     advice = chosen(np.random.default_rng(100).poisson(20 * planted.signal(true)).astype(np.float64)).advice
     assert (advice.components, advice.confidence) == (3, "yes")
-    assert "% of the tensor's variation, cannot be seen" in advice.reason
+    assert "% of the tensor's variation, cannot be detected" in advice.reason
 
 
 def test_where_seeds_fit_as_well_with_other_components_the_count_is_not_very_sure() -> None:

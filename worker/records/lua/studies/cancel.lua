@@ -1,5 +1,5 @@
 -- owner, id, where to begin, how many runs to look at -> where to go on, or -1 at the end; -2 if there is no such study.
--- From the first call on no run of it begins any more.
+-- After the first call none of its runs starts.
 local owner, id, from, many = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local state = study_field(id, 'state')
 if study_field(id, 'owner') ~= owner or state == 'deleted' then return -2 end

@@ -1,4 +1,4 @@
--- owner, id -> outcome. The study is gone for everybody; its runs go next, and a cleanup finds them if nobody does that.
+-- owner, id -> outcome. The study can no longer be read. Its runs are deleted next, by the caller or by a cleanup.
 local owner, id = unpack(ARGV)
 local state = study_field(id, 'state')
 if study_field(id, 'owner') ~= owner or state == 'deleted' then return 'missing' end

@@ -1,6 +1,6 @@
--- id, owner, kind, told, asked, priority, key, digest, key milliseconds, live limit, stored limit, tensor_id, initial, mask,
+-- id, owner, kind, details, settings, priority, key, digest, key milliseconds, live limit, stored limit, tensor_id, initial, mask,
 -- fixed, reference, its mode, then of each run: id, task, method, cell, repeat, shared, request
-local id, owner, kind, told, asked, priority, idempotency, digest, keep, live, stored, tensor, initial, mask, fixed,
+local id, owner, kind, details, settings, priority, idempotency, digest, keep, live, stored, tensor, initial, mask, fixed,
   reference, mode = unpack(ARGV, 1, 17)
 if redis.call('EXISTS', key('study', id)) == 1 then return { 'made', id } end
 if idempotency ~= '' then
@@ -19,7 +19,7 @@ if mask ~= '' then inputs.mask = mask end
 if fixed ~= '' then inputs.fixed = fixed end
 local runs, total = (#ARGV - 17) / 7, 0
 local record = key('study', id)
-redis.call('HSET', record, 'id', id, 'owner', owner, 'kind', kind, 'told', told, 'asked', asked, 'priority', priority,
+redis.call('HSET', record, 'id', id, 'owner', owner, 'kind', kind, 'details', details, 'settings', settings, 'priority', priority,
   'tensor_id', tensor, 'created_at', now(), 'left', runs, 'queued', 0, 'running', 0, 'succeeded', 0, 'failed', 0,
   'cancelled', 0)
 if reference ~= '' then
