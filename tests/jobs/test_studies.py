@@ -74,7 +74,7 @@ def test_a_job_that_comes_first_of_the_same_owner_is_not_passed_by(
 def test_runs_whose_process_died_by_itself_go_on_alone(
     records: ExecutionRecords, studies: StudyOperations, tensor: TensorRecord
 ) -> None:
-    """Nobody knows which of them was to blame."""
+    """Any of them may have caused the crash."""
     study = submitted(studies, tensor)
     first = records.claims.claim("w")
     assert first is not None
@@ -117,7 +117,7 @@ def test_a_study_fails_only_if_every_run_does(
     assert kinds == ["state", "state", "run", "run", "run", "run", "state", "end"]
 
 
-def test_a_cancel_that_was_interrupted_is_finished_by_whoever_claims(
+def test_a_cancel_that_was_interrupted_is_finished_by_the_next_claim(
     records: ExecutionRecords, studies: StudyOperations, tensor: TensorRecord
 ) -> None:
     study = submitted(studies, tensor)

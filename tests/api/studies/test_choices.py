@@ -46,7 +46,7 @@ def test_a_choice_ends_with_the_advice_that_the_package_gives(client_with_worker
     assert study["advice"]["sparsity"] == pytest.approx(advice.sparsity)
     assert study["advice"]["reason"] == advice.reason
     assert [point["components"] for point in study["choice"]["points"]] == [p.components for p in last.outcome.points]
-    # Events tell its steps, in order, and its one run.
+    # Events report its steps in order, and its single run.
     progress = [event.content["progress"] for event in seen if event.kind == "progress"]
     assert progress == sorted(progress)
     assert len(progress) > 3

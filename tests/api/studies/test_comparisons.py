@@ -54,12 +54,12 @@ def test_the_table_is_the_one_that_the_single_jobs_give(client_with_worker: http
         pairs = [factor_match_score(one, other, divisor="larger") for one, other in combinations(factors, 2)]
         assert row["factor_match"] == spread(pairs)
         assert row["best"] == min(own, key=lambda run: float(run["result"]["objective"]))["id"]
-    for told in table["ranks"]:
-        own = [run for run in runs if run["settings"]["rank"] == told["rank"]]
+    for rank in table["ranks"]:
+        own = [run for run in runs if run["settings"]["rank"] == rank["rank"]]
         best = min(own, key=lambda run: float(run["result"]["relative_error"]))
-        assert told["job_id"] == best["id"]
+        assert rank["job_id"] == best["id"]
         found = lab.get(f"/v1/jobs/{best['id']}/diagnostics").json()["core_consistency"]
-        assert told["core_consistency"] == pytest.approx(found)
+        assert rank["core_consistency"] == pytest.approx(found)
 
 
 def test_a_comparison_keeps_the_recommendation_of_its_table(client_with_worker: httpx.Client) -> None:
@@ -129,13 +129,13 @@ def test_a_table_comes_as_json_csv_and_latex_with_the_same_numbers(client_with_w
     asked = {**GRID, "betas": None, "sparsities": [0.01, 0.3], "penalty": "l1"}
     study = ended_study(lab, submit_study(lab, upload(lab, TENSOR)["id"], **asked)["id"])
     address = f"/v1/studies/{study['id']}/table"
-    told = lab.get(address).json()
-    assert told == study["table"]
+    answered = lab.get(address).json()
+    assert answered == study["table"]
     written = lab.get(address, params={"format": "csv"})
     assert written.headers["content-type"].startswith("text/csv")
     lines = list(csv.DictReader(io.StringIO(written.text)))
-    assert len(lines) == len(told["rows"]) == 8
-    for line, row in zip(lines, told["rows"], strict=True):
+    assert len(lines) == len(answered["rows"]) == 8
+    for line, row in zip(lines, answered["rows"], strict=True):
         assert (int(line["rank"]), line["method"], float(line["asked_sparsity"])) == (
             row["rank"], row["method"], row["asked_sparsity"],
         )  # fmt: skip
@@ -149,7 +149,7 @@ def test_a_table_comes_as_json_csv_and_latex_with_the_same_numbers(client_with_w
     assert problem["errors"][0]["field"] == "mode"
 
 
-def test_events_tell_each_run_once_and_go_on_where_a_reader_was_cut_off(client_with_worker: httpx.Client) -> None:
+def test_every_run_has_one_event_and_an_interrupted_reader_resumes(client_with_worker: httpx.Client) -> None:
     lab = patient(client_with_worker)
     study = submit_study(lab, upload(lab, TENSOR)["id"], **GRID)
     seen = list(study_events(lab, study["id"]))
@@ -179,22 +179,22 @@ def test_a_reader_who_comes_back_while_runs_go_on_misses_none_and_sees_none_twic
     assert len({event.id for event in seen}) == len(seen)
 
 
-def test_validations_are_told_per_rank(client_with_worker: httpx.Client) -> None:
+def test_validations_are_reported_for_every_rank(client_with_worker: httpx.Client) -> None:
     lab = patient(client_with_worker)
     checks = {"split_half": {"mode": 1, "parts": 4}, "holdout": {"fraction": 0.2, "folds": 2}}
     asked = {**GRID, "ranks": [1, 3], "repeats": 1, "validate": checks}
     study = ended_study(lab, submit_study(lab, upload(lab, planted(16, 9, 8))["id"], **asked)["id"])
     assert study["runs"]["total"] == len(runs_of(lab, study["id"])) == 4
-    for told in study["table"]["ranks"]:
-        assert len(told["split_half"]["congruence"]) == 3
-        assert told["split_half"]["passed"] == (min(told["split_half"]["congruence"]) > 0.95)
-        assert len(told["holdout"]["relative_error"]) == 2
-    one, three = (told["holdout"]["relative_error"] for told in study["table"]["ranks"])
+    for rank in study["table"]["ranks"]:
+        assert len(rank["split_half"]["congruence"]) == 3
+        assert rank["split_half"]["passed"] == (min(rank["split_half"]["congruence"]) > 0.95)
+        assert len(rank["holdout"]["relative_error"]) == 2
+    one, three = (rank["holdout"]["relative_error"] for rank in study["table"]["ranks"])
     assert max(three) < min(one)
 
 
 def test_runs_that_fail_are_counted_and_the_others_stand(client_with_worker: httpx.Client) -> None:
-    """A mask that hides all but zeros is found out by the run alone."""
+    """Only the run itself detects a mask that hides all entries but zeros."""
     lab = patient(client_with_worker)
     seen = np.zeros((9, 8, 7), bool)
     seen[0, 0, 0] = True
@@ -222,7 +222,7 @@ def test_a_deleted_study_takes_its_runs_along(client_with_worker: httpx.Client, 
     assert runs_of(lab, study["id"]) == []
 
 
-def test_get_shows_how_far_a_study_is(client_with_worker: httpx.Client) -> None:
+def test_get_reports_the_progress_of_a_study(client_with_worker: httpx.Client) -> None:
     lab = patient(client_with_worker)
     study = submit_study(lab, upload(lab, TENSOR)["id"], **GRID, name="first look")
     assert study["name"] == "first look"

@@ -1,4 +1,4 @@
-"""What no study can be made of is refused with its field before anything is queued."""
+"""Invalid studies are refused at their field before anything is queued."""
 
 from typing import Any
 
@@ -94,8 +94,8 @@ def test_a_choice_counts_what_it_cannot_take(client: httpx.Client) -> None:
     tensor = np.array(planted(9, 8, 7))
     tensor[0, 0, 0], tensor[1, 1, 1], tensor[2, 2, 2] = np.nan, -1.0, -2.0
     problem = refused(client.post("/v1/studies", json={**CHOICE, "tensor_id": upload(client, tensor)["id"]}), 422)
-    told = [error["problem"] for error in problem["errors"]]
-    assert told == ["1 of 504 entries (0.2 %) is NaN", "2 of 504 entries (0.4 %) are negative"]
+    problems = [error["problem"] for error in problem["errors"]]
+    assert problems == ["1 of 504 entries (0.2 %) is NaN", "2 of 504 entries (0.4 %) are negative"]
 
 
 def test_too_many_runs_are_refused_with_their_count(client: httpx.Client) -> None:
@@ -142,7 +142,7 @@ def test_the_same_key_and_body_give_the_same_study(client: httpx.Client) -> None
     refused(client.post("/v1/jobs", json={"tensor_id": tensor, "rank": 2, "method": "hals"}, headers=headers), 422)
 
 
-def test_nobody_sees_the_study_of_another(client: httpx.Client, other_client: httpx.Client) -> None:
+def test_a_study_is_invisible_to_other_owners(client: httpx.Client, other_client: httpx.Client) -> None:
     study = submit_study(client, upload(client, planted(9, 8, 7))["id"], **GRID)["id"]
     for path in ("", "/events", "/table", "/plots/path"):
         refused(other_client.get(f"/v1/studies/{study}{path}"), 404, "not-found")

@@ -63,7 +63,7 @@ def chosen(tensor: Float64, **fields: object) -> Choice:
 
 @cache
 def choice(noise: str, rank: int = 3, seed: int = 0) -> Choice:
-    """What is chosen for a planted tensor: a study takes seconds, so the tests share it."""
+    """Choose for a planted tensor; tests share the outcome, since a study takes seconds."""
     return chosen(made(noise, rank, seed)[0])
 
 

@@ -129,9 +129,9 @@ def test_the_kind_of_noise_can_be_given() -> None:
     """Counts in odd units, without a common divisor."""
     tensor = made("counts")[0] * 1.7 + 1e-4 * np.random.default_rng(0).random(planted.SHAPE)
     assert chosen(tensor).noise != "counts"
-    told = chosen(tensor, noise="counts")
-    assert told.noise == "counts"
-    assert told.advice.components == 3
+    given = chosen(tensor, noise="counts")
+    assert given.noise == "counts"
+    assert given.advice.components == 3
 
 
 def test_a_quantised_instrument_is_not_taken_for_counts() -> None:

@@ -1,4 +1,4 @@
-"""Kinds of noise: recognised, estimated, simulated, and told apart by their residuals."""
+"""Kinds of noise: recognised, estimated, simulated, and distinguished by their residuals."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -75,7 +75,7 @@ def test_clipped_readings_are_completed_below_zero() -> None:
         (np.ones_like, "gaussian"),
     ],
 )
-def test_entries_tell_their_kind(convert: Callable[[Float64], Float64], kind: str) -> None:
+def test_entries_reveal_their_kind(convert: Callable[[Float64], Float64], kind: str) -> None:
     X = made("counts")[0]
     assert (X == 0).mean() > noise.CLIPPED_SHARE
     assert noise.likely_kind(convert(X)) == kind
