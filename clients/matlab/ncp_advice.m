@@ -24,7 +24,7 @@ function text = ncp_advice(study)
   end
   if nargout > 0
     text = lines;
-  else
+  elseif ~isempty(lines)
     fprintf('%s\n', lines{:});
   end
 end
