@@ -49,7 +49,29 @@ class ModeDiagnostics:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """How far a result can be trusted. `core_consistency_reason` says why there is no core consistency."""
+    """Measures of how far a result can be trusted.
+
+    Attributes
+    ----------
+    core_consistency : float or None
+        The core consistency of Bro and Kiers, 100 at best.
+    core_consistency_reason : str or None
+        Why there is no core consistency.
+    components : tuple of ComponentDiagnostics
+        The share of each component.
+    modes : tuple of ModeDiagnostics
+        Squared residual and leverage of each index of each mode.
+    congruence : tuple of tuple of float
+        Tucker congruence of all pairs of components.
+
+    Examples
+    --------
+    >>> from sparse_ncp import Settings, solve, synthetic
+    >>> X = synthetic.planted((20, 15, 10), rank=3, seed=1).tensor
+    >>> found = solve(X, Settings(rank=3, method="hals")).diagnostics
+    >>> [len(mode.residual) for mode in found.modes]
+    [20, 15, 10]
+    """
 
     core_consistency: float | None
     core_consistency_reason: str | None
@@ -128,9 +150,37 @@ def diagnose(
     threads: int | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Diagnostics | None:
-    """The diagnostics of factors that were fitted to the tensor; None if `cancelled` said so, now and then asked.
+    """Diagnose factors that were fitted to a tensor, in two passes over it.
 
-    The same bits for any number of threads.
+    Parameters
+    ----------
+    tensor : array_like
+        The tensor, which may be a memory map.
+    factors : sequence of numpy.ndarray
+        One factor per mode.
+    mask : numpy.ndarray of bool, optional
+        True where an entry is observed.
+    threads : int, optional
+        Number of threads; it does not change the result.
+    cancelled : callable, optional
+        Called from time to time; return True to stop.
+
+    Returns
+    -------
+    Diagnostics or None
+        None if `cancelled` returned True.
+
+    Raises
+    ------
+    InvalidInput
+        If the factors do not fit the tensor.
+
+    Examples
+    --------
+    >>> from sparse_ncp import diagnose, synthetic
+    >>> planted = synthetic.planted((20, 15, 10), rank=3, seed=1)
+    >>> diagnose(planted.tensor, planted.factors).core_consistency > 90
+    True
     """
     array = np.asanyarray(tensor)
     check_shape_and_dtype(array)

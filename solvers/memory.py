@@ -24,10 +24,22 @@ from sparse_ncp.solvers.tensor.validation import check_mask, check_shape_and_dty
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Bytes needed in addition to the tensor: for copies of it, and for work arrays.
+    """Bytes that a run needs besides the tensor itself.
 
-    A copy is made in the working precision unless the tensor can be used as it is, and another one in single precision
-    with `accelerate="float32"`.
+    Attributes
+    ----------
+    copy : int
+        Copies of the tensor in the working precision, or with `accelerate="float32"` in single precision.
+    work : int
+        Work arrays.
+    total : int
+        Both together.
+
+    Examples
+    --------
+    >>> from sparse_ncp import MemoryEstimate
+    >>> MemoryEstimate(copy=800, work=200).total
+    1000
     """
 
     copy: int
@@ -41,9 +53,30 @@ class MemoryEstimate:
 def estimate_memory(
     tensor: NDArray[Any], settings: Settings, *, mask: NDArray[np.bool_] | None = None, missing: int | None = None
 ) -> MemoryEstimate:
-    """Return an upper estimate from type, shape and layout alone; no entry of a memory map is read.
+    """Estimate from above how much memory a run needs, without reading an entry.
 
-    `missing` is the number of NaN, if known; otherwise the estimate allows for any number if the settings accept NaN.
+    Parameters
+    ----------
+    tensor : numpy.ndarray
+        The tensor, which may be a memory map. Only its type, shape and memory order are used.
+    settings : Settings
+        The settings of the run.
+    mask : numpy.ndarray of bool, optional
+        True where an entry is observed.
+    missing : int, optional
+        How many entries are NaN, if known.
+
+    Returns
+    -------
+    MemoryEstimate
+        Bytes for copies and for work arrays.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sparse_ncp import Settings, estimate_memory
+    >>> estimate_memory(np.zeros((30, 20, 10)), Settings(rank=3, method="hals")).copy
+    0
     """
     check_shape_and_dtype(tensor)
     itemsize = working_precision(tensor, settings.precision).itemsize

@@ -129,6 +129,8 @@ def move_defaults(schema: dict[str, Any], preset: Mapping[str, Any]) -> None:
 
     A client that is generated from the schema sends its defaults along, and what is sent wins over the preset.
     """
+    if "description" in schema:  # its fields have descriptions of their own
+        schema["description"] = schema["description"].split("\n\nParameters\n")[0].split("\n\nExamples\n")[0]
     for name, value in preset.items():
         field = schema["properties"][name]
         default = field.pop("default", None)
@@ -139,7 +141,14 @@ def move_defaults(schema: dict[str, Any], preset: Mapping[str, Any]) -> None:
 
 
 class Stop(BaseModel):
-    """When to stop. The defaults are the paper's; tolerances are absolute unless the criterion says relative."""
+    """When to stop. The defaults are the paper's; tolerances are absolute unless the criterion says relative.
+
+    Examples
+    --------
+    >>> from sparse_ncp import Stop
+    >>> Stop(criterion="relative_objective", tolerance=1e-6).max_iterations
+    10000
+    """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", json_schema_extra=lambda schema: move_defaults(schema, RECOMMENDED["stop"])
@@ -158,7 +167,16 @@ class Stop(BaseModel):
 
 
 class Settings(BaseModel):
-    """One decomposition. With only rank and method given, everything is as in the paper."""
+    """Settings of one decomposition. With only rank and method given, everything is as in the paper.
+
+    Examples
+    --------
+    >>> from sparse_ncp import Settings
+    >>> Settings(rank=5, method="hals").penalises_squared
+    False
+    >>> Settings.recommended(5, sparsity="auto").method
+    'anls-bpp'
+    """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", json_schema_extra=lambda schema: move_defaults(schema, RECOMMENDED)
@@ -333,3 +351,14 @@ class Settings(BaseModel):
         if value and field.data.get("rescale"):
             raise ValueError("fixes the scale that rescale moves; leave one of the two out")
         return value
+
+
+def _list_parameters(model: type[BaseModel]) -> None:
+    """Add the descriptions of the fields to the docstring of a model, so that they are written once."""
+    summary, examples = str(model.__doc__).split("    Examples\n")
+    lines = [f"    {name}\n        {field.description}\n" for name, field in model.model_fields.items()]
+    model.__doc__ = f"{summary}    Parameters\n    ----------\n{''.join(lines)}\n    Examples\n{examples}"
+
+
+for _model in (Stop, Settings):
+    _list_parameters(_model)

@@ -35,10 +35,45 @@ def solve(
     threads: int | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Result:
-    """Decompose a tensor. `cancelled` is asked after every sweep, and while the result is diagnosed.
+    """Decompose a tensor into nonnegative factors.
 
-    Where `mask` is false, or a masked array is masked, the entry counts as not observed; each mode of the mask has the
-    tensor's length, or 1. `fixed` has factors, by mode from 1, that stay as they are while the others are fitted.
+    Parameters
+    ----------
+    tensor : array_like or TensorLike
+        The entries, of two or more modes. A memory map is read in parts and never copied whole. An entry that is
+        masked in a masked array counts as missing.
+    settings : Settings
+        The rank, the method, the penalties and when to stop.
+    initial : sequence of array_like, optional
+        Starting factors, one per mode.
+    mask : array_like of bool, optional
+        True where an entry is observed. Each mode has the length of the tensor, or 1.
+    fixed : mapping of int to array_like, optional
+        Factors that are kept as they are, by mode, counted from 1.
+    threads : int, optional
+        Number of threads; by default all available cores. It does not change the result.
+    cancelled : callable, optional
+        Called after every sweep and during the diagnosis; return True to end the run with what it has.
+
+    Returns
+    -------
+    Result
+        Factors, history, warnings and diagnostics. A `TensorLike` is not diagnosed.
+
+    Raises
+    ------
+    InvalidInput
+        If the tensor cannot be decomposed, or the arguments do not fit together.
+
+    Examples
+    --------
+    >>> from sparse_ncp import Settings, solve, synthetic
+    >>> X = synthetic.planted((20, 15, 10), rank=3, seed=1).tensor
+    >>> result = solve(X, Settings(rank=3, method="hals"))
+    >>> [A.shape for A in result.factors]
+    [(20, 3), (15, 3), (10, 3)]
+    >>> result.fit > 0.95
+    True
     """
     for state in sweeps(tensor, settings, initial=initial, mask=mask, fixed=fixed, threads=threads):
         if cancelled():
@@ -62,16 +97,45 @@ def sweeps(
     scan: Scan | None = None,
     on_prepare: OnPrepare = no_progress,
 ) -> Iterator[State]:
-    """Yield the state after every sweep; the last one has a `stop_reason`. `resume` goes on from any of them.
+    """Decompose a tensor sweep by sweep.
 
-    To resume, give the same mask again; the factors that are fixed may be left out, the state has them.
+    `solve` runs this generator to its end. The same tensor, settings and start give the same bits for any number of
+    threads, and a resumed run gives those of an uninterrupted one.
 
-    `clock` counts seconds spent before for `max_seconds`, and may hold that limit off up to an iteration.
+    Parameters
+    ----------
+    tensor, settings, initial, mask, fixed, threads
+        As for `solve`. To resume, give the same mask again; fixed factors may be left out.
+    resume : State, optional
+        The state to go on from. Only `stop` and `diagnose` may differ from the settings that it was saved with.
+    clock : Clock, optional
+        Seconds spent before, which count for `max_seconds`.
+    scan : Scan, optional
+        The result of an earlier scan of the same entries, which saves one pass over them.
+    on_prepare : callable, optional
+        Called before the first sweep with the current step and the fraction of it that is done. It may raise to end
+        the run.
 
-    What a scan of the tensor has found may be `scan`: it saves one, and changes no bit. `on_prepare` hears how far the
-    preparation of the first sweep is, and may raise to end it.
+    Yields
+    ------
+    State
+        The state after every sweep. The last one has a `stop_reason`.
 
-    The same tensor, settings and start give the same bits for any number of threads.
+    Raises
+    ------
+    InvalidInput
+        If the tensor cannot be decomposed, or the arguments do not fit together.
+
+    Examples
+    --------
+    >>> from sparse_ncp import Settings, State, sweeps, synthetic
+    >>> X = synthetic.planted((20, 15, 10), rank=3, seed=1).tensor
+    >>> settings = Settings(rank=3, method="hals", stop={"max_iterations": 20})
+    >>> states = list(sweeps(X, settings))
+    >>> saved = states[4].to_bytes()
+    >>> *_, last = sweeps(X, settings, resume=State.from_bytes(saved))
+    >>> last.objective == states[-1].objective
+    True
     """
     inputs = RunInputs(tensor, settings, initial, mask, fixed, resume, threads, clock, scan, on_prepare)
     with Threads(inputs.threads) as pool:

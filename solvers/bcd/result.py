@@ -47,7 +47,43 @@ class Resolved:
 
 @dataclass(frozen=True)
 class Result:
-    """The factors of ⟦A¹…Aᴺ⟧ and how they came about. `warnings` says what a reader of the factors should know."""
+    """The factors of ⟦A¹…Aᴺ⟧ and how the run went.
+
+    Attributes
+    ----------
+    settings, resolved
+        The settings, and the values of those that depend on the method or on the tensor.
+    factors : list of numpy.ndarray
+        One I_n × R factor per mode.
+    objective, relative_error, fit : float
+        The penalised objective; ‖X − ⟦A¹…Aᴺ⟧‖ / ‖X‖; and 1 minus that.
+    history : History
+        Objective, relative error and time of every iteration.
+    stop_reason : str
+        Why the run ended, for example "tolerance" or "max_iterations".
+    compressed_iterations, single_iterations : int
+        Iterations of an accelerated run on a compressed tensor and in single precision; the last of them is exact.
+    starts : tuple of StartOutcome
+        The results of the trial starts.
+    missing : int
+        Number of missing entries, which were not fitted.
+    weights : numpy.ndarray
+        The norm of each component.
+    sparsity, nonzero_components
+        Shares of entries and numbers of components around `sparsity_threshold`.
+    warnings : tuple of str
+        Advice for readers of the factors.
+    diagnostics : Diagnostics or None
+        None for a run that was cancelled, or with `diagnose=False`.
+
+    Examples
+    --------
+    >>> from sparse_ncp import Settings, solve, synthetic
+    >>> X = synthetic.planted((20, 15, 10), rank=3, seed=1).tensor
+    >>> result = solve(X, Settings(rank=3, method="hals", stop={"max_iterations": 5}))
+    >>> result.stop_reason, result.iterations
+    ('max_iterations', 5)
+    """
 
     settings: Settings
     resolved: Resolved
@@ -56,15 +92,15 @@ class Result:
     relative_error: float
     history: History
     stop_reason: StopReason
-    compressed_iterations: int  # that an accelerated run made on its compressed tensor; the last of them is exact
-    single_iterations: int  # the same on its copy in single precision
-    starts: tuple[StartOutcome, ...]  # how far each of several starts came
-    missing: int  # entries of the tensor that were not observed, and so not fitted
+    compressed_iterations: int
+    single_iterations: int
+    starts: tuple[StartOutcome, ...]
+    missing: int
     weights: Float64
     sparsity: Sparsity
     nonzero_components: NonzeroComponents
     warnings: tuple[str, ...]
-    diagnostics: Diagnostics | None  # None for a run that was cancelled, or with `diagnose=False`
+    diagnostics: Diagnostics | None
 
     @classmethod
     def of(cls, state: State, diagnostics: Diagnostics | None = None) -> "Result":

@@ -32,9 +32,23 @@ COLUMNS = ("objective", "relative_error", "seconds")
 
 @dataclass(frozen=True)
 class History:
-    """One entry per iteration, the first after the first sweep. `seconds` is the computing time up to then.
+    """Measurements of a run, one per iteration.
 
-    `start` counts trial starts from 1, and is None in the run that goes on from one of them.
+    Attributes
+    ----------
+    objective, relative_error : tuple of float
+        Measured after each sweep.
+    seconds : tuple of float
+        Computing time up to then.
+    start : tuple of int or None
+        The trial start, counted from 1; None in the run that goes on from one of them.
+
+    Examples
+    --------
+    >>> from sparse_ncp import History
+    >>> history = History(objective=(4.0, 3.0), relative_error=(0.4, 0.3), seconds=(0.1, 0.2), start=(None, None))
+    >>> len(history)
+    2
     """
 
     objective: tuple[float, ...] = ()
@@ -68,7 +82,21 @@ class History:
 
 @dataclass(frozen=True)
 class Clock:
-    """Where the clock of `max_seconds` starts, and the iteration after which the limit is enforced."""
+    """The time that a run has used before, for `max_seconds`.
+
+    Attributes
+    ----------
+    spent_seconds : float
+        Computing time before this call.
+    enforce_after_iteration : int
+        `max_seconds` does not end the run before this iteration.
+
+    Examples
+    --------
+    >>> from sparse_ncp import Clock
+    >>> Clock(spent_seconds=90.0).spent_seconds
+    90.0
+    """
 
     spent_seconds: float = 0.0
     enforce_after_iteration: int = 0
@@ -84,10 +112,19 @@ class Momentum:
 
 @dataclass(frozen=True)
 class State:
-    """Everything the next sweep depends on. `stop_reason` is None while the run goes on.
+    """Everything the next sweep depends on, as `sweeps` yields it.
 
-    An accelerated run begins in the compressed or the single phase, which ends with `compressed_until` or
-    `single_until`: from that iteration on, the history is exact.
+    `stop_reason` is None while the run goes on. An accelerated run begins in the compressed or the single phase, which
+    ends with `compressed_until` or `single_until`: from that iteration on, the history is exact. `to_bytes` and
+    `from_bytes` save and restore a state.
+
+    Examples
+    --------
+    >>> from sparse_ncp import Settings, State, sweeps, synthetic
+    >>> X = synthetic.planted((20, 15, 10), rank=3, seed=1).tensor
+    >>> state = next(sweeps(X, Settings(rank=3, method="hals")))
+    >>> State.from_bytes(state.to_bytes()).iteration
+    1
     """
 
     settings: Settings

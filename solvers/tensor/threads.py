@@ -72,7 +72,21 @@ def single_threaded_blas() -> AbstractContextManager[None]:
 
 
 def available_cores() -> int:
-    """Return the number of cores this process may use, which a container or `taskset` can restrict."""
+    """Return how many cores this process may use.
+
+    A container or `taskset` often grants fewer than the machine has.
+
+    Returns
+    -------
+    int
+        At least 1.
+
+    Examples
+    --------
+    >>> from sparse_ncp import available_cores
+    >>> available_cores() >= 1
+    True
+    """
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

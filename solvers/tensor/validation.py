@@ -129,7 +129,24 @@ def _missing_entries(entries: Array, observed: Booleans | None, rank: int, threa
 
 
 def clip(tensor: NDArray[Any]) -> NDArray[Any]:
-    """Return a copy with every negative entry set to zero; NaN and masked entries stay as they are."""
+    """Return a copy in which every negative entry is zero.
+
+    Parameters
+    ----------
+    tensor : array_like
+        The tensor. NaN and masked entries stay missing.
+
+    Returns
+    -------
+    numpy.ndarray
+        The copy; a masked array stays one.
+
+    Examples
+    --------
+    >>> from sparse_ncp import clip
+    >>> clip([-1.0, 2.0]).tolist()
+    [0.0, 2.0]
+    """
     array = _as_array(tensor)
     clipped: NDArray[Any] = np.maximum(array, array.dtype.type(0))
     return clipped
