@@ -10,12 +10,26 @@ import { LIVE } from "../components/job-actions.js";
 import { go, link } from "../router.js";
 
 const PLOTS = {
-  compare: { objective: "Objective against seconds", quality: "Quality over the repeats", path: "Components and error along the penalty", components: "Components of the best run" },
+  compare: {
+    objective: "Objective against seconds",
+    quality: "Quality over the repeats",
+    path: "Components and error along the penalty",
+    components: "Components of the best run",
+  },
   choose: { choice: "The evidence for the choice", components: "Components of the chosen model" },
 };
 const REFRESH = 700; // milliseconds; many runs that end at once are one look
 const CONFIDENCE = { very: "very sure", yes: "sure", no: "not sure" };
-const SPREAD = ["objective", "relative_error", "seconds", "iterations", "sparsity", "components", "factor_match", "psnr"];
+const SPREAD = [
+  "objective",
+  "relative_error",
+  "seconds",
+  "iterations",
+  "sparsity",
+  "components",
+  "factor_match",
+  "psnr",
+];
 
 const weightOf = (row) => (row.beta === null ? `sparsity ${number(row.requested_sparsity)}` : `β ${number(row.beta)}`);
 
@@ -28,7 +42,14 @@ export async function show({ main, parameters: { id }, signal }) {
   const advice = h("div", { class: "stack" });
   const grid = h("div", { class: "stack" });
   const plots = h("div", { class: "stack" });
-  replace(main, h("div", { class: "heading" }, h("h1", {}, nameOf(study)), state, actions), h("section", { class: "card", "aria-label": "Progress" }, numbers), advice, grid, plots);
+  replace(
+    main,
+    h("div", { class: "heading" }, h("h1", {}, nameOf(study)), state, actions),
+    h("section", { class: "card", "aria-label": "Progress" }, numbers),
+    advice,
+    grid,
+    plots,
+  );
 
   const deleting = new AbortController(); // what is being deleted is not looked at any more
   const looking = AbortSignal.any([signal, deleting.signal]);
@@ -37,16 +58,56 @@ export async function show({ main, parameters: { id }, signal }) {
     const live = LIVE.includes(study.state);
     if (shownState !== study.state) {
       if (shownState !== null) announce(`The study is ${study.state}`);
-      replace(state, h("span", { class: `state ${study.state}` }, study.cancel_requested && live ? "cancelling" : study.state));
-      replace(actions, h("a", { class: "button", href: link("/new", { tensor: study.tensor_id, kind: study.kind }) }, "Another study"),
-        live ? h("button", { type: "button", class: "danger", onclick: ({ target }) => { target.disabled = true; send("POST", `${path}/cancel`).then(() => announce("The study is being cancelled; what is done is kept")); } }, "Cancel")
-          : h("button", { type: "button", class: "danger", onclick: () => confirm("Delete this study?", `${nameOf(study)} and its ${count(study.runs.total, "run")} cannot be brought back.`, "Delete", () => { deleting.abort(); return send("DELETE", path); }).then((done) => done && go("/studies")) }, "Delete"));
+      replace(
+        state,
+        h("span", { class: `state ${study.state}` }, study.cancel_requested && live ? "cancelling" : study.state),
+      );
+      replace(
+        actions,
+        h("a", { class: "button", href: link("/new", { tensor: study.tensor_id, kind: study.kind }) }, "Another study"),
+        live
+          ? h(
+              "button",
+              {
+                type: "button",
+                class: "danger",
+                onclick: ({ target }) => {
+                  target.disabled = true;
+                  send("POST", `${path}/cancel`).then(() =>
+                    announce("The study is being cancelled; what is done is kept"),
+                  );
+                },
+              },
+              "Cancel",
+            )
+          : h(
+              "button",
+              {
+                type: "button",
+                class: "danger",
+                onclick: () =>
+                  confirm(
+                    "Delete this study?",
+                    `${nameOf(study)} and its ${count(study.runs.total, "run")} cannot be brought back.`,
+                    "Delete",
+                    () => {
+                      deleting.abort();
+                      return send("DELETE", path);
+                    },
+                  ).then((done) => done && go("/studies")),
+              },
+              "Delete",
+            ),
+      );
       shownState = study.state;
       if (!live) replace(plots, plotsCard(path, study));
     }
     redraw(numbers, progress(study));
     redraw(advice, study.recommendation ? recommendationCard(study.recommendation) : adviceCard(study));
-    redraw(grid, study.kind === "compare" ? [gridCard(study), tableCard(path, study), ranksCard(study)] : choiceCard(study));
+    redraw(
+      grid,
+      study.kind === "compare" ? [gridCard(study), tableCard(path, study), ranksCard(study)] : choiceCard(study),
+    );
   }
 
   async function refresh() {
@@ -56,10 +117,16 @@ export async function show({ main, parameters: { id }, signal }) {
     draw();
   }
   let timer = null;
-  const soon = () => { timer ??= setTimeout(() => { timer = null; refresh(); }, REFRESH); };
+  const soon = () => {
+    timer ??= setTimeout(() => {
+      timer = null;
+      refresh();
+    }, REFRESH);
+  };
   looking.addEventListener("abort", () => clearTimeout(timer));
   draw();
-  if (LIVE.includes(study.state)) follow(`${path}/events`, { signal: looking, onevent: soon }).then(() => !looking.aborted && refresh());
+  if (LIVE.includes(study.state))
+    follow(`${path}/events`, { signal: looking, onevent: soon }).then(() => !looking.aborted && refresh());
 }
 
 function progress(study) {
@@ -68,9 +135,21 @@ function progress(study) {
     h("progress", { max: 1, value: study.progress ?? 0, "aria-label": `${percent(study.progress, 0)} done` }),
     facts([
       ["Done", percent(study.progress, 0), LIVE.includes(study.state) ? study.stage : null],
-      ["Runs", `${whole(runs.succeeded + runs.failed + runs.cancelled)} of ${whole(runs.total)}`, [runs.running && `${runs.running} running`, runs.queued && `${runs.queued} queued`, runs.failed && `${runs.failed} failed`].filter(Boolean).join(", ")],
-      LIVE.includes(study.state) && study.seconds_left !== null && ["Time left", `about ${seconds(study.seconds_left)}`],
-      ["Submitted", when(study.created_at)], study.finished_at && ["Finished", when(study.finished_at)],
+      [
+        "Runs",
+        `${whole(runs.succeeded + runs.failed + runs.cancelled)} of ${whole(runs.total)}`,
+        [
+          runs.running && `${runs.running} running`,
+          runs.queued && `${runs.queued} queued`,
+          runs.failed && `${runs.failed} failed`,
+        ]
+          .filter(Boolean)
+          .join(", "),
+      ],
+      LIVE.includes(study.state) &&
+        study.seconds_left !== null && ["Time left", `about ${seconds(study.seconds_left)}`],
+      ["Submitted", when(study.created_at)],
+      study.finished_at && ["Finished", when(study.finished_at)],
       ["Tensor", h("a", { href: link(`/tensors/${study.tensor_id}`) }, "look at it")],
       ["Jobs", h("a", { href: link("/jobs", { study_id: study.id }) }, "its runs")],
     ]),
@@ -81,22 +160,56 @@ function progress(study) {
 /** The recommendation in words, never a bare number. */
 function adviceCard({ advice, job_id: job }) {
   if (!advice) return null;
-  const { components, suggestion, range, confidence, reason, residuals_white: white, weakest_visible: weakest, sparsity, beta } = advice;
-  const head = components !== null ? `${count(components, "component")} – ${CONFIDENCE[confidence] ?? confidence}` : `Suggestion: ${count(suggestion, "component")} – ${CONFIDENCE[confidence] ?? confidence}`;
-  return card(head, job ? [h("a", { class: "button primary", href: link(`/jobs/${job}/components`) }, "Look at the model")] : [],
+  const {
+    components,
+    suggestion,
+    range,
+    confidence,
+    reason,
+    residuals_white: white,
+    weakest_visible: weakest,
+    sparsity,
+    beta,
+  } = advice;
+  const head =
+    components !== null
+      ? `${count(components, "component")} – ${CONFIDENCE[confidence] ?? confidence}`
+      : `Suggestion: ${count(suggestion, "component")} – ${CONFIDENCE[confidence] ?? confidence}`;
+  return card(
+    head,
+    job ? [h("a", { class: "button primary", href: link(`/jobs/${job}/components`) }, "Look at the model")] : [],
     h("p", { class: confidence === "no" ? "note warning" : "note" }, `${reason[0].toUpperCase()}${reason.slice(1)}.`),
     facts([
-      range && ["Range", range.join(" to ")], ["Residuals", white ? "white" : "not white", white ? "consistent with the assumed noise" : "not consistent with the assumed noise"],
+      range && ["Range", range.join(" to ")],
+      [
+        "Residuals",
+        white ? "white" : "not white",
+        white ? "consistent with the assumed noise" : "not consistent with the assumed noise",
+      ],
       weakest !== null && weakest !== undefined && ["Weakest visible", number(weakest)],
-      sparsity !== null && sparsity !== undefined && ["Sparsity for this", number(sparsity), "keeps just these components"], beta !== null && beta !== undefined && ["β for this", number(beta)],
-      ...Object.entries(advice.criteria ?? {}).map(([name, value]) => [`By ${name}`, value === null ? "–" : typeof value === "number" ? number(value) : String(value)]),
-    ]));
+      sparsity !== null &&
+        sparsity !== undefined && ["Sparsity for this", number(sparsity), "keeps just these components"],
+      beta !== null && beta !== undefined && ["β for this", number(beta)],
+      ...Object.entries(advice.criteria ?? {}).map(([name, value]) => [
+        `By ${name}`,
+        value === null ? "–" : typeof value === "number" ? number(value) : String(value),
+      ]),
+    ]),
+  );
 }
 
 /** The rank, weight and method that a comparison recommends, with the evidence. */
 function recommendationCard({ title, confirmed, best, sentences: [first, ...others] }) {
-  return card(title, best ? [h("a", { class: "button primary", href: link(`/jobs/${best}/components`) }, "Look at its best run")] : [],
-    h("p", { class: confirmed ? "note" : "note warning" }, first), h("ul", { class: "evidence" }, others.map((text) => h("li", {}, text))));
+  return card(
+    title,
+    best ? [h("a", { class: "button primary", href: link(`/jobs/${best}/components`) }, "Look at its best run")] : [],
+    h("p", { class: confirmed ? "note" : "note warning" }, first),
+    h(
+      "ul",
+      { class: "evidence" },
+      others.map((text) => h("li", {}, text)),
+    ),
+  );
 }
 
 /** Methods and ranks downwards, weights across; a cell leads to its best run. */
@@ -111,34 +224,169 @@ function gridCard({ table, request, runs, recommendation }) {
     const done = row.runs >= repeats;
     const kind = row.failures ? "trouble" : done ? "done" : row.runs ? "some" : "";
     const words = `${weightOf(row)}, ${row.method}, rank ${row.rank}: ${row.runs} of ${repeats} runs`;
-    const content = [h("strong", {}, row.relative_error ? number(row.relative_error.mean, 3) : "–"), h("span", {}, row.components ? `${number(row.components.mean, 3)} comp.` : " "), !done && h("progress", { max: repeats, value: row.runs, "aria-label": words })];
-    return row.best ? h("a", { class: `cell ${kind} ${recommended ? "best" : ""}`, href: link(`/jobs/${row.best}/components`), title: `${words}; to the best run${recommended ? "; recommended" : ""}` }, content) : h("div", { class: `cell ${kind}`, title: words }, content);
+    const content = [
+      h("strong", {}, row.relative_error ? number(row.relative_error.mean, 3) : "–"),
+      h("span", {}, row.components ? `${number(row.components.mean, 3)} comp.` : " "),
+      !done && h("progress", { max: repeats, value: row.runs, "aria-label": words }),
+    ];
+    return row.best
+      ? h(
+          "a",
+          {
+            class: `cell ${kind} ${recommended ? "best" : ""}`,
+            href: link(`/jobs/${row.best}/components`),
+            title: `${words}; to the best run${recommended ? "; recommended" : ""}`,
+          },
+          content,
+        )
+      : h("div", { class: `cell ${kind}`, title: words }, content);
   };
-  return card("Grid", [h("small", {}, "relative error and components, mean over the repeats; a cell leads to its best run")],
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Grid of runs" }, h("table", { class: "cells" },
-      h("thead", {}, h("tr", {}, h("td", {}), weights.map((weight) => h("th", { scope: "col" }, weight)))),
-      h("tbody", {}, lines.map((line) => h("tr", {}, h("th", { scope: "row" }, line), weights.map((weight) => { const row = rows.find((one) => `${one.method}, rank ${one.rank}` === line && weightOf(one) === weight); return h("td", {}, row ? cell(row) : null); })))))));
+  return card(
+    "Grid",
+    [h("small", {}, "relative error and components, mean over the repeats; a cell leads to its best run")],
+    h(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Grid of runs" },
+      h(
+        "table",
+        { class: "cells" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            h("td", {}),
+            weights.map((weight) => h("th", { scope: "col" }, weight)),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          lines.map((line) =>
+            h(
+              "tr",
+              {},
+              h("th", { scope: "row" }, line),
+              weights.map((weight) => {
+                const row = rows.find((one) => `${one.method}, rank ${one.rank}` === line && weightOf(one) === weight);
+                return h("td", {}, row ? cell(row) : null);
+              }),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 function tableCard(path, { table }) {
   if (!table) return null;
   const shown = SPREAD.filter((name) => table.rows.some((row) => row[name]));
-  const file = (format) => h("a", { href: address(`${path}/table`, { format }), download: `table.${format === "latex" ? "tex" : format}` }, `.${format === "latex" ? "tex" : format}`);
-  const spread = (value) => (value ? [number(value.mean), h("small", {}, value.deviation === null ? "" : ` ± ${number(value.deviation, 2)}`)] : "–");
-  return card("Table", [file("csv"), file("latex"), file("json")],
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of the study" }, h("table", {},
-      h("thead", {}, h("tr", {}, ["Rank", "Method", "Weight", "Runs", "Failed", ...shown.map((name) => name.replaceAll("_", " "))].map((text, place) => h("th", { scope: "col", class: place > 2 ? "number" : "" }, text)))),
-      h("tbody", {}, table.rows.map((row) => h("tr", {}, h("td", {}, String(row.rank)), h("td", {}, row.method), h("td", {}, weightOf(row)), h("td", { class: "number" }, whole(row.runs)), h("td", { class: "number" }, whole(row.failures)), shown.map((name) => h("td", { class: "number" }, spread(row[name])))))))));
+  const file = (format) =>
+    h(
+      "a",
+      { href: address(`${path}/table`, { format }), download: `table.${format === "latex" ? "tex" : format}` },
+      `.${format === "latex" ? "tex" : format}`,
+    );
+  const spread = (value) =>
+    value
+      ? [number(value.mean), h("small", {}, value.deviation === null ? "" : ` ± ${number(value.deviation, 2)}`)]
+      : "–";
+  return card(
+    "Table",
+    [file("csv"), file("latex"), file("json")],
+    h(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of the study" },
+      h(
+        "table",
+        {},
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            ["Rank", "Method", "Weight", "Runs", "Failed", ...shown.map((name) => name.replaceAll("_", " "))].map(
+              (text, place) => h("th", { scope: "col", class: place > 2 ? "number" : "" }, text),
+            ),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          table.rows.map((row) =>
+            h(
+              "tr",
+              {},
+              h("td", {}, String(row.rank)),
+              h("td", {}, row.method),
+              h("td", {}, weightOf(row)),
+              h("td", { class: "number" }, whole(row.runs)),
+              h("td", { class: "number" }, whole(row.failures)),
+              shown.map((name) => h("td", { class: "number" }, spread(row[name]))),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 function ranksCard({ table }) {
   const ranks = table?.ranks ?? [];
   if (!ranks.some((one) => one.core_consistency !== null || one.split_half || one.holdout)) return null;
   const numbers = (values) => (values?.length ? values.map((value) => number(value, 3)).join(", ") : "–");
-  return card("Which rank?", [], h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of ranks" }, h("table", {},
-    h("thead", {}, h("tr", {}, ["Rank", "Core consistency", "Halves agree", "Error on held-out entries"].map((text) => h("th", { scope: "col" }, text)))),
-    h("tbody", {}, ranks.map((one) => h("tr", {}, h("th", { scope: "row" }, one.job_id ? h("a", { href: link(`/jobs/${one.job_id}/components`) }, String(one.rank)) : String(one.rank)), h("td", {}, number(one.core_consistency)),
-      h("td", {}, one.split_half ? `${one.split_half.passed ? "yes" : "no"} (${numbers(one.split_half.congruence)})` : "–"), h("td", {}, numbers(one.holdout?.relative_error))))))));
+  return card(
+    "Which rank?",
+    [],
+    h(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of ranks" },
+      h(
+        "table",
+        {},
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            ["Rank", "Core consistency", "Halves agree", "Error on held-out entries"].map((text) =>
+              h("th", { scope: "col" }, text),
+            ),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          ranks.map((one) =>
+            h(
+              "tr",
+              {},
+              h(
+                "th",
+                { scope: "row" },
+                one.job_id
+                  ? h("a", { href: link(`/jobs/${one.job_id}/components`) }, String(one.rank))
+                  : String(one.rank),
+              ),
+              h("td", {}, number(one.core_consistency)),
+              h(
+                "td",
+                {},
+                one.split_half
+                  ? `${one.split_half.passed ? "yes" : "no"} (${numbers(one.split_half.congruence)})`
+                  : "–",
+              ),
+              h("td", {}, numbers(one.holdout?.relative_error)),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 /** Of a choice: every number of components with what speaks for it. */
@@ -149,20 +397,94 @@ function choiceCard({ choice, advice }) {
   const halves = choice.validated?.split_half?.length > 0;
   const held = choice.validated?.holdout?.length > 0;
   const several = (values) => (values ? values.map((one) => number(one, 3)).join(", ") : "–");
-  const heads = ["Components", "Relative error", "Gain", "Gain by chance", "Agreement of the seeds", halves && "Agreement of halves", held && "Error on held-out entries"].filter(Boolean);
-  return card("Evidence", [h("small", {}, `noise ${choice.noise}${choice.noise_level === null ? "" : `, level ${number(choice.noise_level)}`}`)],
-    h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of the evidence" }, h("table", {},
-      h("thead", {}, h("tr", {}, heads.map((text, place) => h("th", { scope: "col", class: place ? "number" : "" }, text)))),
-      h("tbody", {}, choice.points.map((point) => h("tr", {}, h("th", { scope: "row" }, point.components === chosen ? `${point.components} ← chosen` : String(point.components)), h("td", { class: "number" }, number(point.relative_error)), h("td", { class: "number" }, number(point.gain)),
-        h("td", { class: "number" }, point.null ? `${number(point.null.mean)} ± ${number(point.null.deviation, 2)}` : "–"), h("td", { class: "number" }, number(point.agreement)),
-        halves && h("td", { class: "number" }, several(found("split_half", point.components)?.congruence)), held && h("td", { class: "number" }, several(found("holdout", point.components)?.relative_error))))))));
+  const heads = [
+    "Components",
+    "Relative error",
+    "Gain",
+    "Gain by chance",
+    "Agreement of the seeds",
+    halves && "Agreement of halves",
+    held && "Error on held-out entries",
+  ].filter(Boolean);
+  return card(
+    "Evidence",
+    [
+      h(
+        "small",
+        {},
+        `noise ${choice.noise}${choice.noise_level === null ? "" : `, level ${number(choice.noise_level)}`}`,
+      ),
+    ],
+    h(
+      "div",
+      { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table of the evidence" },
+      h(
+        "table",
+        {},
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            heads.map((text, place) => h("th", { scope: "col", class: place ? "number" : "" }, text)),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          choice.points.map((point) =>
+            h(
+              "tr",
+              {},
+              h(
+                "th",
+                { scope: "row" },
+                point.components === chosen ? `${point.components} ← chosen` : String(point.components),
+              ),
+              h("td", { class: "number" }, number(point.relative_error)),
+              h("td", { class: "number" }, number(point.gain)),
+              h(
+                "td",
+                { class: "number" },
+                point.null ? `${number(point.null.mean)} ± ${number(point.null.deviation, 2)}` : "–",
+              ),
+              h("td", { class: "number" }, number(point.agreement)),
+              halves && h("td", { class: "number" }, several(found("split_half", point.components)?.congruence)),
+              held && h("td", { class: "number" }, several(found("holdout", point.components)?.relative_error)),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 function plotsCard(path, { kind, runs }) {
   if (!runs.succeeded) return null;
   const figure = ([name, words]) => {
-    const made = h("figure", {}, h("div", { class: "frame", tabindex: "0", role: "region", "aria-label": `Plot: ${words}` }, h("img", { src: address(`${path}/plots/${name}`, { format: "svg" }), alt: words, loading: "lazy", onerror: () => made.remove() })),
-      h("figcaption", {}, words, ["svg", "png", "pdf"].map((format) => h("a", { href: address(`${path}/plots/${name}`, { format }), download: `${name}.${format}` }, `.${format}`))));
+    const made = h(
+      "figure",
+      {},
+      h(
+        "div",
+        { class: "frame", tabindex: "0", role: "region", "aria-label": `Plot: ${words}` },
+        h("img", {
+          src: address(`${path}/plots/${name}`, { format: "svg" }),
+          alt: words,
+          loading: "lazy",
+          onerror: () => made.remove(),
+        }),
+      ),
+      h(
+        "figcaption",
+        {},
+        words,
+        ["svg", "png", "pdf"].map((format) =>
+          h("a", { href: address(`${path}/plots/${name}`, { format }), download: `${name}.${format}` }, `.${format}`),
+        ),
+      ),
+    );
     return made;
   };
   return card("Plots", [], h("div", { class: "plots" }, Object.entries(PLOTS[kind] ?? {}).map(figure)));
