@@ -97,7 +97,7 @@ function sideBySide(jobs, named) {
       h("th", { scope: "row" }, title),
       cells.map((cell) => h("td", {}, cell)),
     );
-  const of = (read) => jobs.map((job) => read(job) ?? "–");
+  const of = (cell) => jobs.map((job) => cell(job) ?? "–");
   const group = (title) => h("tr", {}, h("th", { scope: "colgroup", colspan: jobs.length + 1, class: "soft" }, title));
   return h(
     "table",

@@ -126,7 +126,7 @@ export async function show({ main, parameters: { id }, signal }) {
   looking.addEventListener("abort", () => clearTimeout(timer));
   draw();
   if (LIVE.includes(study.state))
-    follow(`${path}/events`, { signal: looking, onevent: soon }).then(() => !looking.aborted && refresh());
+    follow(`${path}/events`, { signal: looking, onevent: soon }).then(() => (looking.aborted ? undefined : refresh()));
 }
 
 function progress(study) {
@@ -150,8 +150,8 @@ function progress(study) {
         study.seconds_left !== null && ["Time left", `about ${seconds(study.seconds_left)}`],
       ["Submitted", when(study.created_at)],
       study.finished_at && ["Finished", when(study.finished_at)],
-      ["Tensor", h("a", { href: link(`/tensors/${study.tensor_id}`) }, "look at it")],
-      ["Jobs", h("a", { href: link("/jobs", { study_id: study.id }) }, "its runs")],
+      ["Tensor", h("a", { href: link(`/tensors/${study.tensor_id}`) }, "open")],
+      ["Jobs", h("a", { href: link("/jobs", { study_id: study.id }) }, "list of runs")],
     ]),
     study.error && h("p", { class: "note problem" }, study.error.message, " ", study.error.remedy),
   ];
