@@ -151,7 +151,7 @@ class JobRequest(Settings):
         return Settings.model_construct(set(values), **values)
 
     def limited_settings(self, max_seconds: float | None) -> Settings:
-        """The same, with what a job gets that leaves `stop.max_seconds` out."""
+        """Return the settings, with the given `stop.max_seconds` if the request has none."""
         settings = self.settings()
         if settings.stop.max_seconds is not None:
             return settings

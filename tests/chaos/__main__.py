@@ -19,7 +19,7 @@ from tests.chaos.server import ChaosServer
 # Jobs that wait or run at any time: enough to keep two workers busy and a queue behind them.
 LIVE_JOBS = 5
 PAUSES_SECONDS = (0.3, 2.5)
-TOLD_SECONDS = 60.0
+REPORT_SECONDS = 60.0
 LOG_LINES = 200
 
 
@@ -63,11 +63,14 @@ def _attack(attacks: Attacks, jobs: Jobs, dice: random.Random, seconds: float) -
     named, done = attacks.named(), Counter[str]()
     weights = [weight for weight, _ in named.values()]
     started = time.monotonic()
-    told = started
+    reported = started
     while time.monotonic() < started + seconds:
-        if time.monotonic() > told + TOLD_SECONDS:
-            told = time.monotonic()
-            print(f"{(told - started) / 60:.0f} minutes, {done.total()} attacks, {len(jobs.accepted)} jobs", flush=True)
+        if time.monotonic() > reported + REPORT_SECONDS:
+            reported = time.monotonic()
+            print(
+                f"{(reported - started) / 60:.0f} minutes, {done.total()} attacks, {len(jobs.accepted)} jobs",
+                flush=True,
+            )
         attacks.server.keep_other_worker()
         while len(jobs.live()) < LIVE_JOBS:
             jobs.submit()

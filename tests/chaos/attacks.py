@@ -1,4 +1,4 @@
-"""What can happen to a server, each at a random moment. False: there was nothing to attack just then."""
+"""Attacks on a server, each at a random moment. They return False if there was nothing to attack."""
 
 import random
 import time

@@ -45,7 +45,7 @@ def all_ended(server: ChaosServer, jobs: Jobs) -> None:
 
 
 def cleaned_up(server: ChaosServer) -> list[str]:
-    """What a round of cleanup removed: of an attempt that was killed after it had lost its claim, nobody else can."""
+    """Return what a cleanup removed; nothing else removes files of an attempt killed after losing its claim."""
     return [str(removed) for removed in Cleanup(server.records, server.store, server.configuration).run()]
 
 
@@ -72,7 +72,7 @@ def _about(server: ChaosServer, accepted: Accepted) -> Iterator[str]:
     if job.state == "failed":
         yield f"failed: {job.error.message if job.error else None}"
     if job.state == "cancelled" and not accepted.cancel_asked:
-        yield "was cancelled by nobody"
+        yield "was cancelled without a request"
     if job.result is not None:
         yield from _numbers(server, accepted, job)
     if not is_gapless(_events(server, job.id)):
@@ -89,12 +89,12 @@ def _numbers(server: ChaosServer, accepted: Accepted, job: Job) -> Iterator[str]
     expected = _solved(accepted.tensor.tobytes(), accepted.tensor.shape, settings.model_dump_json())
     if not same_bits(server.store.job(job.id).factors(), list(expected.factors)):
         yield f"{job.state}, but its factors are not those of solve()"
-    told = tuple(row.objective for row in server.jobs.history(job.owner, job.id))
-    if job.state == "cancelled":  # perhaps while it repeated what had been told; the last one may be approximate
-        told, wanted = told[: job.result.iterations - 1], expected.history.objective[:-1]
+    published = tuple(row.objective for row in server.jobs.history(job.owner, job.id))
+    if job.state == "cancelled":  # perhaps while it repeated what had been published; the last one may be approximate
+        published, wanted = published[: job.result.iterations - 1], expected.history.objective[:-1]
     else:
         wanted = expected.history.objective
-    if told != wanted:
+    if published != wanted:
         yield "its history is not that of solve()"
 
 
@@ -119,7 +119,7 @@ def _watched(server: ChaosServer, accepted: Accepted) -> Iterator[str]:
     assert accepted.watcher is not None
     seen = accepted.watcher.until_end()
     if [sent.id for sent in seen] != [event.id for event in _events(server, accepted.id)]:
-        yield "its watcher was not told every event once"
+        yield "its watcher did not receive every event exactly once"
 
 
 def left_files(server: ChaosServer, jobs: Jobs, tidy_seconds: float = TIDY_SECONDS) -> Iterator[str]:

@@ -62,7 +62,7 @@ class Jobs:
             self._lanes[owner].ids = [self._upload(owner, tensor) for tensor in self._tensors]
 
     def live(self) -> list[Accepted]:
-        """Those that have not ended, as far as anybody can say. The end is asked for once: there will be hundreds."""
+        """Return the jobs that are not known to have ended. Each end is checked once, because there are hundreds."""
         with suppress(Unavailable):
             self._live = [job for job in self._live if self._state(job) not in TERMINAL]
         return self._live

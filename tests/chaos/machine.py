@@ -19,7 +19,7 @@ LONGEST_STEP_SECONDS = 6 * 3600
 
 
 class Machine:
-    """What is not allowed here is None, and named in `skipped` with a word."""
+    """Attacks that are not allowed here are None, and named in `skipped`."""
 
     def __init__(self, folder: Path) -> None:
         self.data = folder / "data"

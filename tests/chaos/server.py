@@ -91,7 +91,7 @@ class ChaosServer:
                 )
 
     def cut_power(self) -> None:
-        """Of the whole machine: what was not flushed is lost. Then everything is started again."""
+        """Simulate a power failure of the machine: what was not flushed is lost, and everything is restarted."""
         assert self.machine is not None
         assert self.machine.disk is not None
         self.machine.disk.cut_power()
@@ -125,7 +125,7 @@ class ChaosServer:
         self._open.close()
 
     def processes(self) -> list[psutil.Process]:
-        """Every process on this machine that works on our folder, whoever its parent is now."""
+        """Return all processes of this machine that use our folder, whatever their parent is now."""
         found = []
         for process in psutil.process_iter():
             try:

@@ -1,4 +1,4 @@
-"""What most of these tests begin with."""
+"""Fixtures of the fault tests."""
 
 import subprocess
 from collections.abc import Iterator

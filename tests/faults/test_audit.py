@@ -45,7 +45,7 @@ def job(jobs: Jobs) -> Accepted:
     return next(job for job in jobs.accepted if job.watcher)
 
 
-def test_a_dead_child_that_nobody_has_waited_for_hides_no_other(tmp_path: Path) -> None:
+def test_a_dead_child_that_was_not_waited_for_hides_no_other(tmp_path: Path) -> None:
     """Else a launcher with one would seem to have no worker."""
     script = (
         "import subprocess, sys\n"
@@ -107,11 +107,13 @@ def test_an_event_that_is_missing_in_the_stream(server: ChaosServer, job: Accept
 def test_an_event_that_a_watching_client_missed(server: ChaosServer, job: Accepted) -> None:
     assert job.watcher is not None
     missed = job.watcher.seen.pop(2)
-    assert list(about(server, job)) == [f"job {job.id}: its watcher was not told every event once"]
+    assert list(about(server, job)) == [f"job {job.id}: its watcher did not receive every event exactly once"]
     job.watcher.seen.insert(2, missed)
 
 
-@pytest.mark.parametrize(("state", "complaint"), [("failed", "failed: None"), ("cancelled", "was cancelled by nobody")])
+@pytest.mark.parametrize(
+    ("state", "complaint"), [("failed", "failed: None"), ("cancelled", "was cancelled without a request")]
+)
 def test_a_job_that_ended_otherwise_than_it_should(
     server: ChaosServer, job: Accepted, state: str, complaint: str
 ) -> None:
@@ -147,10 +149,10 @@ def test_an_upload_that_never_ends(server: ChaosServer, jobs: Jobs) -> None:
 def test_a_key_that_is_left_in_redis_and_a_count_that_is_wrong(server: ChaosServer, jobs: Jobs) -> None:
     """The last one that needs the jobs: they are deleted."""
     with connect(server.configuration) as redis:
-        redis.set("ncp:users:nobody", 1)
+        redis.set("ncp:users:unknown", 1)
         redis.hincrby(keys.usage("ann"), "tensor_bytes", 8)
     key, count = left_keys(server, jobs)
-    assert key == "key ncp:users:nobody is left in Redis"
+    assert key == "key ncp:users:unknown is left in Redis"
     assert count.startswith("ann has nothing left, but is counted with")
 
 

@@ -42,8 +42,8 @@ def test_a_damaged_checkpoint_costs_time_and_nothing_else(
         whole = [iteration_of(path) for path in found[damaged:]]
         with worker(configuration):
             assert backend.as_if_nothing_happened(job).attempt == 1
-        told = f"resumes after iteration {whole[0]}" if whole else "its checkpoints are missing or damaged"
-        assert f"job {job.id}: {told}" in capfd.readouterr().err
+        logged = f"resumes after iteration {whole[0]}" if whole else "its checkpoints are missing or damaged"
+        assert f"job {job.id}: {logged}" in capfd.readouterr().err
 
 
 def test_a_damaged_tensor_fails_its_jobs_with_the_reason(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_the_time_limit_counts_over_all_attempts(backend: Backend, worker_pid: i
 
 
 def test_work_that_was_lost_counts_for_the_time_limit(tmp_path: Path) -> None:
-    """Without a checkpoint all of it is repeated, to the iteration that readers have seen, and there time is up."""
+    """If there is no checkpoint, the run repeats everything up to the last published iteration, and then time is up."""
     limit, spent = 4.0, 3.0
     with embedded_redis(tmp_path, checkpoint_seconds=600.0) as configuration, worker(configuration) as running:
         backend = Backend(configuration)
@@ -115,7 +115,7 @@ def test_work_that_was_lost_counts_for_the_time_limit(tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_sweep_that_was_lost_counts_for_the_time_limit(tmp_path: Path) -> None:
-    """Killed within its first sweep, before anything was published: only its signs of life told of its work."""
+    """Killed within its first sweep, before anything was published: only its heartbeats showed that it worked."""
     with embedded_redis(tmp_path, lease_seconds=0.6, threads=1) as configuration, worker(configuration) as running:
         backend = Backend(configuration)
         job = jobs.submit_slow(backend, max_iterations=1)
@@ -166,7 +166,7 @@ def _handed_back(backend: Backend, configuration: Configuration) -> Job:
 
 
 def _has_its_factors(backend: Backend, done: Job) -> None:
-    """Those of its very last iteration."""
+    """The factors are those of the last iteration."""
     assert done.state == "cancelled"
     assert done.result is not None
     assert same_bits(backend.store.job(done.id).factors(), _after(done.result.iterations, backend))

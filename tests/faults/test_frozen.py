@@ -57,7 +57,7 @@ def test_a_late_write_is_refused_while_the_other_attempt_still_runs(backend: Bac
 def test_a_frozen_job_process_is_killed_and_its_only_worker_begins_again(
     backend: Backend, running: Popen[bytes]
 ) -> None:
-    """Nobody else could take the job: the worker itself must be freed."""
+    """No other worker could take the job, so this one must be freed."""
     job = backend.submit(**LONG)
     backend.checkpointed(job)
     with frozen([job_process(running.pid)]):
@@ -82,8 +82,8 @@ def test_what_a_belated_process_wrote_goes_though_it_was_killed_before_it_knew(
     wait_for(lambda: _files(backend, job.id) == files, what="its late checkpoint to go")
 
 
-@pytest.mark.parametrize("told", ["handed back", "failed", "cancelled", "succeeded"])
-def test_an_attempt_that_learns_of_its_loss_only_as_it_ends_leaves_no_file(backend: Backend, told: str) -> None:
+@pytest.mark.parametrize("reported", ["handed back", "failed", "cancelled", "succeeded"])
+def test_an_attempt_that_learns_of_its_loss_only_as_it_ends_leaves_no_file(backend: Backend, reported: str) -> None:
     asked = {"rank": 2, "stop": {"max_iterations": 3}}
     job = backend.submit(**asked)
     late = backend.records.claims.claim("frozen")
@@ -98,7 +98,7 @@ def test_an_attempt_that_learns_of_its_loss_only_as_it_ends_leaves_no_file(backe
     folder.save_checkpoint(late.fence, state)
     folder.save_factors(late.fence, state, result)
     error = JobError(kind="system", message="it died", remedy="none")
-    outcome = {"handed back": None, "failed": error}.get(told, Ended(result, cancelled=told == "cancelled"))
+    outcome = {"handed back": None, "failed": error}.get(reported, Ended(result, cancelled=reported == "cancelled"))
     report_outcome(backend.records.claims, backend.jobs, late, outcome)
     assert backend.now(job) == done
     assert _files(backend, job.id) == files

@@ -1,4 +1,4 @@
-"""A job that kills its process or its worker every time is given up, and stands in nobody's way."""
+"""A job that kills its process or its worker every time fails, and does not block other jobs."""
 
 import signal
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def is_given_up(backend: Backend, job: Job, death: str) -> None:
 
 
 def test_a_job_whose_process_dies_by_itself_every_time_fails_and_the_next_one_runs(tmp_path: Path) -> None:
-    """By a limit on its computing time, which the kernel enforces."""
+    """Kill the process by a limit on its computing time, which the kernel enforces."""
     with embedded_redis(tmp_path, threads=1) as configuration, worker(configuration) as running:
         backend = Backend(configuration)
         (pool_child,) = psutil.Process(running.pid).children()

@@ -112,7 +112,7 @@ def test_a_worker_that_stops_hands_back_a_job_that_it_diagnoses(backend: Backend
     assert backend.now(job).attempt == 1
 
 
-def test_whoever_cancels_a_diagnosis_has_the_factors_at_once(backend: Backend) -> None:
+def test_cancelling_a_diagnosis_gives_the_factors_at_once(backend: Backend) -> None:
     with (
         worker(backend.configuration, *PENSIVE),
         running_api(backend.configuration) as api,

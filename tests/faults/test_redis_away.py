@@ -12,16 +12,16 @@ from tests.support.stack import embedded_redis, restartable_redis, wait_for, wor
 from tests.support.watcher import is_gapless, watch
 
 LEASE_SECONDS = 3.0
-# A caller of a silent Redis is told so within this time.
-TOLD_SECONDS = 4.0
+# A request is refused within this time if Redis does not respond.
+REFUSED_SECONDS = 4.0
 MINUTE = 60.0
 SHORT = {"rank": 2, "stop": {"max_iterations": 3}}
 
 
-def told_to_come_back(caller: httpx.Client) -> None:
+def is_refused_for_now(caller: httpx.Client) -> None:
     asked = time.monotonic()
     problem = caller.get("/v1/jobs")
-    assert time.monotonic() - asked < TOLD_SECONDS
+    assert time.monotonic() - asked < REFUSED_SECONDS
     refused(problem, 503, "unavailable")
     assert int(problem.headers["Retry-After"]) > 0
 
@@ -40,7 +40,7 @@ def test_a_silent_redis_stops_no_job_and_everything_recovers_by_itself(tmp_path:
             computing = job_process(running.pid)
             with frozen([redis_process(configuration)]):
                 since, worked = time.monotonic(), sum(computing.cpu_times()[:2])
-                told_to_come_back(caller)
+                is_refused_for_now(caller)
                 wait_for(
                     lambda: time.monotonic() - since > 3 * LEASE_SECONDS and sum(computing.cpu_times()[:2]) > worked,
                     what="three leases, with the job computing",
@@ -53,7 +53,7 @@ def test_a_silent_redis_stops_no_job_and_everything_recovers_by_itself(tmp_path:
 
 
 def test_a_job_that_ends_while_redis_is_away_for_a_minute_has_lost_nothing(tmp_path: Path) -> None:
-    """Its run is over long before anybody can be told; it waits, and so does the job behind it."""
+    """The run ends long before it can be reported; it waits, and so does the job behind it."""
     with (
         restartable_redis(tmp_path, lease_seconds=LEASE_SECONDS, keep_alive_seconds=1.0) as (configuration, restart),
         worker(configuration) as running,
@@ -68,10 +68,10 @@ def test_a_job_that_ends_while_redis_is_away_for_a_minute_has_lost_nothing(tmp_p
 
             def a_minute() -> None:
                 since = time.monotonic()
-                told_to_come_back(caller)
+                is_refused_for_now(caller)
                 wait_for(lambda: list(backend.folder(job).glob("factors-*")), what="the run to end")
                 wait_for(lambda: time.monotonic() - since > MINUTE, 2 * MINUTE, "a minute")
-                told_to_come_back(caller)
+                is_refused_for_now(caller)
                 assert computing.is_running()
 
             restart(a_minute)

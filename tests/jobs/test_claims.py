@@ -81,7 +81,7 @@ def test_a_job_is_claimed_once(records: ExecutionRecords, job: Job) -> None:
     assert running.started_at is not None
 
 
-def test_a_running_job_tells_its_phase(records: ExecutionRecords, job: Job) -> None:
+def test_a_running_job_publishes_its_phase(records: ExecutionRecords, job: Job) -> None:
     assert now(records, job).phase is None
     claim = claimed(records)
     assert now(records, job).phase == "preparing"
@@ -166,14 +166,14 @@ def test_the_end_is_the_end(records: ExecutionRecords, job: Job, end: str, write
     assert records.claims.claim("worker") is None
 
 
-def test_the_same_end_may_be_told_twice(records: ExecutionRecords, job: Job) -> None:
+def test_the_same_end_may_be_reported_twice(records: ExecutionRecords, job: Job) -> None:
     claim = claimed(records)
     assert records.claims.succeed(claim, RESULT)
     assert records.claims.succeed(claim, RESULT)
     assert now(records, job).result == RESULT
 
 
-def test_a_running_job_is_told_of_its_cancellation(records: ExecutionRecords, job: Job) -> None:
+def test_a_running_job_learns_that_it_was_cancelled(records: ExecutionRecords, job: Job) -> None:
     claim = claimed(records)
     assert records.claims.renew(claim) == "held"
     asked = records.jobs.cancel("local", job.id)
@@ -280,7 +280,7 @@ def test_a_reaper_that_was_cut_off_waits_for_a_lease(
     wait_for(taken_back)
 
 
-def test_a_clock_that_was_set_back_delays_nobody_by_more_than_a_few_leases(
+def test_a_clock_that_was_set_back_delays_jobs_by_a_few_leases_at_most(
     configuration: Configuration, short_lease_records: ExecutionRecords, records: ExecutionRecords, job: Job
 ) -> None:
     """The lease was given by the time of before; then its worker died."""
@@ -323,7 +323,7 @@ def test_a_reaper_repeats_a_lost_call_once_and_settles_ended_jobs(
 
 @pytest.mark.usefixtures("job")
 def test_the_next_claim_knows_what_the_last_one_has_spent(records: ExecutionRecords) -> None:
-    """By its last sign of life, or by what it published, whichever is more."""
+    """The larger of the times of its last heartbeat and of its last iteration counts."""
     first = claimed(records)
     assert first.spent_seconds == 0
     records.claims.renew(first, 7.5)
@@ -352,7 +352,7 @@ def _prepares(records: ExecutionRecords, job: Job, step: Preparation) -> bool:
     return now(records, job).preparing == step
 
 
-def test_a_preparation_is_told_while_it_lasts(
+def test_a_preparation_is_published_while_it_lasts(
     records: ExecutionRecords, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And its end at once, also where no iteration is published: a later attempt repeats what readers have seen."""

@@ -34,8 +34,8 @@ def test_iterations_come_once_and_in_order_though_an_attempt_repeats_them(
 ) -> None:
     events = jobs.events_after(eventful(records, tensor).id)
     assert [event.id for event in events if event.kind == "progress"] == ["1-0", "2-0", "3-0", "4-0", "5-0"]
-    told = [json.loads(event.payload)["state"] for event in events if event.kind == "state"]
-    assert told == ["queued", "running", "queued", "running", "succeeded"]
+    states = [json.loads(event.payload)["state"] for event in events if event.kind == "state"]
+    assert states == ["queued", "running", "queued", "running", "succeeded"]
     assert [event.kind for event in events].index("end") == len(events) - 1
     ids = [parse_event_id(event.id) for event in events]
     assert ids == sorted(set(ids))

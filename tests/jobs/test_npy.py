@@ -104,13 +104,13 @@ OTHER_FILES: dict[str, tuple[bytes, str, str]] = {
 
 
 @pytest.mark.parametrize("name", OTHER_FILES)
-def test_a_file_of_another_kind_is_recognised_and_told_what_to_do(tmp_path: Path, name: str) -> None:
+def test_a_file_of_another_kind_is_recognised_and_the_remedy_named(tmp_path: Path, name: str) -> None:
     content, problem, remedy = OTHER_FILES[name]
-    with pytest.raises(BadTensor) as told:
+    with pytest.raises(BadTensor) as raised:
         inspect(written(tmp_path, content))
-    assert told.value.field == "file"
-    assert problem in told.value.problem
-    assert remedy in told.value.remedy
+    assert raised.value.field == "file"
+    assert problem in raised.value.problem
+    assert remedy in raised.value.remedy
 
 
 HUGE = f"({10**12}, {10**12})"

@@ -216,7 +216,7 @@ def test_the_queue_position_counts_priority_age_and_other_owners(records: Execut
     assert records.jobs.get(claim.owner, claim.job_id).queue_position is None
 
 
-def test_health_tells_durability_and_live_workers(records: ExecutionRecords) -> None:
+def test_health_has_durability_and_live_workers(records: ExecutionRecords) -> None:
     assert records.ping().durable
     assert records.ping().live_workers == 0
     records.leases.heartbeat("worker")

@@ -1,4 +1,4 @@
-"""What has had its time goes, with everything that belongs to it; what anybody needs stays."""
+"""Retention removes what has expired, with everything that belongs to it, and keeps what is in use."""
 
 import os
 import threading
@@ -20,7 +20,7 @@ from tests.support.jobs import put, random_tensor, request
 from tests.support.stack import wait_for, worker
 
 LAPSED = 2 * 86_400_000
-# Counters, totals of owners, and notes of deletions outlive what they tell of.
+# Counters, totals of owners, and notes of deletions outlive what they describe.
 STANDING = (
     keys.SEQUENCE,
     keys.SERVING,
@@ -158,7 +158,7 @@ def test_a_job_stays_while_a_live_one_needs_its_factors(
     assert records.jobs.get("local", second.id).state == "queued"
 
 
-def test_a_lookup_by_digest_keeps_the_tensor_that_it_tells_of(
+def test_a_lookup_by_digest_keeps_the_tensor_that_it_finds(
     configuration: Configuration, records: ExecutionRecords, store: LocalStore
 ) -> None:
     """Its caller will not upload it again, but name it in a job."""
@@ -171,7 +171,7 @@ def test_a_lookup_by_digest_keeps_the_tensor_that_it_tells_of(
 def test_a_submit_and_a_removal_at_the_same_moment_never_leave_a_job_without_its_tensor(
     configuration: Configuration, records: ExecutionRecords, store: LocalStore
 ) -> None:
-    """Whoever is first wins: the job is refused, or the tensor stays."""
+    """Either the job is refused, or the tensor stays."""
     outcomes = set()
     for round in range(60):
         tensor = put(records, store, random_tensor(3, 4, seed=round))
@@ -202,7 +202,7 @@ def test_a_submit_and_a_removal_at_the_same_moment_never_leave_a_job_without_its
     assert outcomes
 
 
-def test_a_dry_run_tells_the_same_and_changes_nothing(
+def test_a_dry_run_reports_the_same_and_changes_nothing(
     configuration: Configuration, records: ExecutionRecords, store: LocalStore, jobs: JobOperations
 ) -> None:
     tensor = put(records, store, random_tensor(3, 4))
@@ -213,10 +213,10 @@ def test_a_dry_run_tells_the_same_and_changes_nothing(
     os.utime(left / ".half", (0, 0))
     two_days_pass(configuration)
     before = keys_left(configuration), sorted(files_left(store))
-    told = tidied(configuration, dry_run=True, keep_jobs_days=1, keep_tensors_days=1)
+    reported = tidied(configuration, dry_run=True, keep_jobs_days=1, keep_tensors_days=1)
     assert (keys_left(configuration), sorted(files_left(store))) == before
-    assert {one.kind for one in told} == {"job", "tensor", "file"}
-    assert tidied(configuration, keep_jobs_days=1, keep_tensors_days=1) == told
+    assert {one.kind for one in reported} == {"job", "tensor", "file"}
+    assert tidied(configuration, keep_jobs_days=1, keep_tensors_days=1) == reported
 
 
 def test_files_whose_deletion_was_cut_short_go_at_the_next_look(
@@ -265,7 +265,7 @@ def test_half_written_files_of_a_living_attempt_stay(configuration: Configuratio
 
 
 @pytest.mark.parametrize("has_ended", [True, False])
-def test_late_files_go_once_their_job_has_ended_though_whoever_wrote_them_was_killed(
+def test_late_files_of_a_killed_attempt_go_once_their_job_has_ended(
     configuration: Configuration, records: ExecutionRecords, store: LocalStore, jobs: JobOperations, has_ended: bool
 ) -> None:
     tensor = put(records, store, random_tensor(3, 4))

@@ -270,7 +270,7 @@ def test_history_and_changes_come_back_exactly(store: LocalStore) -> None:
         assert files.history() == []
         assert files.collected_length() == 2
         with (store.root / "jobs" / "j" / ".history.rows").open("ab") as torn:
-            torn.write(b"half")  # of a row, by somebody who was killed
+            torn.write(b"half")  # of a row, by a process that was killed
         with (store.root / "jobs" / "j" / ".changes.lines").open("ab") as torn:
             torn.write(b'\n{"id":')
         files.collect_history(rows[2:], [change, later])

@@ -1,4 +1,4 @@
-"""What owners have taken is counted with every change, and no race overruns a limit."""
+"""Usage is counted with every change, and no race exceeds a limit."""
 
 import threading
 from collections.abc import Callable
@@ -112,7 +112,7 @@ def test_jobs_are_counted_by_state_and_their_seconds_for_good(
         records.jobs.delete("local", job.id)
     assert counted(records) == JobCounts(queued=1, running=0, succeeded=0, failed=0, cancelled=0)
     assert records.stats.usage("local").computing_seconds == pytest.approx(3.5)
-    assert records.stats.usage("nobody").computing_seconds == 0
+    assert records.stats.usage("unknown").computing_seconds == 0
 
 
 def test_results_count_until_they_are_deleted(

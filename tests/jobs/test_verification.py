@@ -93,7 +93,7 @@ def alter(path: Path) -> None:
 
 
 def alter_and_set_back(path: Path) -> None:
-    """As somebody who hides it does: the time at which the file's record was changed cannot be set."""
+    """A change that hides its time is noticed: the time of the inode cannot be set."""
     before = path.stat()
     alter(path)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -1,4 +1,4 @@
-"""The clock of Redis is set, back or forward: whoever lives keeps its job, whoever died loses it soon."""
+"""When the clock of Redis steps back or forward, live workers keep their jobs and dead ones lose them soon."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -23,7 +23,7 @@ def test_an_upload_without_room_is_refused_and_leaves_nothing(tmp_path: Path, di
             before = sorted(disk.path.rglob("*"))
             problem = refused(caller.post("/v1/tensors", content=large), 507, "store-full")
             assert "delete" in problem["remedy"]
-            refused(caller.post("/v1/tensors", content=iter([large])), 507, "store-full")  # its length is not told
+            refused(caller.post("/v1/tensors", content=iter([large])), 507, "store-full")  # its length is not announced
             assert sorted(disk.path.rglob("*")) == before
             disk.fill()
             refused(caller.post("/v1/tensors", content=iter([large])), 507, "store-full")

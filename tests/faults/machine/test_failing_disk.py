@@ -66,7 +66,7 @@ def test_a_server_whose_disk_fails_with_its_redis_recovers_by_itself(tmp_path: P
 
 
 def test_keys_and_records_are_there_while_the_disk_fails(tmp_path: Path, disk: FailingDisk) -> None:
-    """Those who were here before are known, strangers are told to come back, and the server does not become open."""
+    """Known callers are served, unknown ones get a 503, and the server does not become open."""
     with embedded_redis(tmp_path / "redis") as elsewhere:
         ann, bob = (ApiKeys(tmp_path / "data").create(name) for name in ("ann", "bob"))
         with server(tmp_path, redis_url=elsewhere.redis_url) as running, http_client(running.address) as caller:

@@ -91,19 +91,19 @@ def test_redis_starts_with_exactly_what_was_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_a_damaged_tail_is_told_and_a_copy_is_kept(tmp_path: Path, tail: str) -> None:
+def test_a_damaged_tail_is_reported_and_a_copy_is_kept(tmp_path: Path, tail: str) -> None:
     folder = tmp_path / "redis"
     log = folder / FOLDER / LOG
     log.parent.mkdir(parents=True)
     whole = b"".join(commands())
     log.write_bytes(whole + TAILS[tail])
     (log.parent / MANIFEST).write_text(f"file {LOG} seq 1 type i\n")
-    told = cut_tail(folder)
-    assert told is not None
-    assert f"{LOG} is damaged at byte {len(whole)}" in told
-    assert f"{len(TAILS[tail])} bytes follow, no whole command in them" in told
+    message = cut_tail(folder)
+    assert message is not None
+    assert f"{LOG} is damaged at byte {len(whole)}" in message
+    assert f"{len(TAILS[tail])} bytes follow, no whole command in them" in message
     (copy,) = (folder / "damaged").glob(f"*/{LOG}")
-    assert str(copy.parent) in told
+    assert str(copy.parent) in message
     assert (log.read_bytes(), copy.read_bytes()) == (whole, whole + TAILS[tail])
     assert cut_tail(folder) is None
 
