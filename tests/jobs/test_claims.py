@@ -1,12 +1,13 @@
 """A job is run by one claim at a time, fairly; only the newest claim can write, and the end is the end."""
 
+import json
 from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 from sparse_ncp.solvers.metrics import NonzeroComponents, Sparsity
-from sparse_ncp.worker.broker import pending_wakeups
+from sparse_ncp.worker.broker import QUEUE, TASK, pending_wakeups, wake_worker
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Axis, Claim, Job, JobError, JobResult, Preparation, TensorRecord
 from sparse_ncp.worker.execution import sinks
@@ -15,7 +16,8 @@ from sparse_ncp.worker.execution.reaper import Reaper
 from sparse_ncp.worker.execution.sinks import LiveSink
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.records.claims import ExecutionRecords
-from sparse_ncp.worker.records.redis.connection import connect
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import RedisConnection, connect
 from sparse_ncp.worker.store.local import LocalStore
 from tests.support.jobs import calm_reaper, put, random_tensor, request, row
 from tests.support.stack import wait_for
@@ -374,3 +376,18 @@ def test_a_preparation_ends_with_its_attempt(records: ExecutionRecords, job: Job
     assert records.claims.fail(claim, ERROR)
     assert not records.claims.publish_preparation(claim, Preparation(step="check", share=0.6))
     assert (now(records, job).preparing, now(records, job).phase) == (None, None)
+
+
+def test_neither_messages_nor_records_name_a_module(
+    configuration: Configuration, records: ExecutionRecords, job: Job
+) -> None:
+    """A later release, whose modules may have other names, reads them."""
+    redis = RedisConnection.of(configuration)
+    wake_worker(configuration)
+    (message,) = redis.command("LRANGE", keys.BROKER + QUEUE, 0, -1)
+    assert json.loads(message)["headers"]["task"] == TASK
+    claim = claimed(records)
+    records.claims.publish(claim, [row(1)])
+    assert records.claims.succeed(claim, RESULT)
+    stored = json.dumps([message, redis.command("HGETALL", keys.job(job.id))])
+    assert [name for name in ("sparse_ncp", "solvers.", "worker.", "app.") if name in stored] == []
