@@ -9,8 +9,8 @@ from sparse_ncp.app.server.errors import StartupError
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.records.redis import keys
-from sparse_ncp.worker.store.contents import holds_files
 from sparse_ncp.worker.store.files import atomic_write, locked, private_file, private_folder
+from sparse_ncp.worker.store.local_blobs import holds_files
 
 PATIENCE_SECONDS = 2.0
 NAME = "address"

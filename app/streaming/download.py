@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from sparse_ncp.worker.store.store import OpenFile
+from sparse_ncp.worker.store.blobs import OpenFile
 
 # A cache must revalidate each time, which a 304 makes cheap: a running job's factors change.
 CACHE = "private, no-cache"

@@ -215,9 +215,8 @@ def test_a_long_history_is_read_no_faster_than_its_client_reads(
     """So it is never in memory as a whole, and others are served meanwhile."""
     count = 200_000
     files, pages = LocalStore(settings.data).job(claim.job_id), list[int]()
-    with files.settling():
-        files.collect_history([row(iteration) for iteration in range(1, count + 1)], [])
-        files.complete_history()
+    files.collect_history([row(iteration) for iteration in range(1, count + 1)], [])
+    files.complete_history()
     end(records, claim)
     assert records.jobs.mark_settled(claim.job_id, files.nbytes())
     read = JobOperations._page

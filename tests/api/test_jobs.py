@@ -11,7 +11,7 @@ import pytest
 
 from sparse_ncp.worker.errors import NoFactorsYet
 from sparse_ncp.worker.records.records import Records
-from sparse_ncp.worker.store.job_files import JobFolder
+from sparse_ncp.worker.store.job_files import JobFiles
 from tests.support.api import Api, http_client, planted, refused, submit, upload
 
 
@@ -89,13 +89,13 @@ def test_a_submission_that_waits_for_files_of_a_job_holds_up_no_other(
 ) -> None:
     reading, may_go_on = threading.Event(), threading.Event()
 
-    def slow(files: JobFolder) -> None:
+    def slow(files: JobFiles) -> None:
         reading.set()
         may_go_on.wait(10)
         raise NoFactorsYet("slow")
 
     earlier = submit(client, tensor)["id"]
-    monkeypatch.setattr(JobFolder, "factors", slow)
+    monkeypatch.setattr(JobFiles, "factors", slow)
     body = {"tensor_id": tensor, "rank": 2, "method": "hals", "initial": {"job_id": earlier}}
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(client.post, "/v1/jobs", json=body)

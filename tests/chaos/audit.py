@@ -139,9 +139,7 @@ def _belongs(path: Path) -> bool:
     final = any(path.parent.glob("factors-*"))
     if path.name.startswith(("checkpoint-", "partial-")):
         return not final
-    return path.name in ("history.npy", "changes.json", "source.json", "diagnostics.json") or path.name.startswith(
-        "factors-"
-    )
+    return path.name in ("history", "source.json", "diagnostics.json") or path.name.startswith("factors-")
 
 
 def left_processes(server: ChaosServer) -> Iterator[str]:

@@ -16,7 +16,7 @@ class MemoryBlobs(Blobs, Disk):
     """A dictionary behind a lock."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._stored: dict[str, tuple[bytes, float, str]] = {}
         self._versions = itertools.count()
 
@@ -45,8 +45,7 @@ class MemoryBlobs(Blobs, Disk):
         if prefix and not (prefix.endswith("/") and NAME.fullmatch(prefix[:-1])):
             raise ValueError(f"{prefix!r} is not a prefix of blobs")
         with self._lock:
-            found = sorted(name for name in self._stored if name.startswith(prefix))
-        return iter([self.stat(name) for name in found if name in self._stored])
+            return iter([self.stat(name) for name in sorted(self._stored) if name.startswith(prefix)])
 
     def delete(self, name: str) -> None:
         with self._lock:
@@ -66,6 +65,12 @@ class MemoryBlobs(Blobs, Disk):
 
     def scratch_file(self) -> BinaryIO:
         return io.BytesIO()
+
+    def check_writable(self) -> None:
+        pass
+
+    def unfinished_bytes(self) -> int:
+        return 0
 
     def unfinished(self) -> Sequence[Blob]:
         return []

@@ -15,6 +15,7 @@ import numpy as np
 from sparse_ncp.solvers import Settings, State, Stop, sweeps
 from sparse_ncp.worker.contract import Axis, Event, JobResult, Source
 from sparse_ncp.worker.store.local import LocalStore
+from sparse_ncp.worker.store.store import Store
 from tests.support.jobs import npy, random_tensor, row
 
 TENSOR = random_tensor(4, 5, 6)
@@ -36,7 +37,7 @@ def source() -> Source:
     return Source(sha256=hashlib.sha256(npy(TENSOR)).hexdigest(), axes=axes)
 
 
-def fill(store: LocalStore) -> None:
+def fill(store: Store) -> None:
     """Store two tensors, a finished job, a finished run of a study and a job that was interrupted."""
     for array in (TENSOR, GAPS):
         with store.upload() as upload:
@@ -55,7 +56,7 @@ def fill(store: LocalStore) -> None:
         interrupted.save_checkpoint(1, state)
 
 
-def digests(store: LocalStore) -> dict[str, list[str]]:
+def digests(store: Store) -> dict[str, list[str]]:
     """The digests of the factors of each recorded job."""
     return {
         job: [hashlib.sha256(A.tobytes()).hexdigest() for A in store.job(job).factors()]

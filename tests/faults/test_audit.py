@@ -92,7 +92,9 @@ def test_an_altered_factor(server: ChaosServer, job: Accepted) -> None:
 
 
 def test_an_iteration_that_is_missing_in_the_history(server: ChaosServer, job: Accepted) -> None:
-    with changed(folder(server, job) / "history.npy", lambda path: np.save(path, np.delete(np.load(path), 3, axis=0))):
+    with changed(
+        folder(server, job) / "history" / "rows.npy", lambda path: np.save(path, np.delete(np.load(path), 3, axis=0))
+    ):
         assert f"job {job.id}: its history is not that of solve()" in list(about(server, job))
 
 

@@ -74,7 +74,7 @@ def test_a_large_tensor_that_was_checked_before_is_noticed_too(tmp_path: Path) -
             job, _ = backend.records.jobs.submit("local", request(large, **asked))
             wake_worker(configuration)
             assert ended(backend.records, job).state == "succeeded"
-        assert path.with_suffix(".verified").exists()
+        assert (backend.store.root / "tensors" / large.sha256 / "verified.json").exists()
         alter(path)
         job, _ = backend.records.jobs.submit("local", request(large, **asked))
         wake_worker(configuration)
@@ -84,9 +84,9 @@ def test_a_large_tensor_that_was_checked_before_is_noticed_too(tmp_path: Path) -
 
 
 def iteration_of(path: Path) -> int:
-    return int(path.name.split("-")[2])
+    return int(path.parent.name.split("-")[2])
 
 
 def checkpoints(folder: Path) -> list[Path]:
     """The furthest first."""
-    return sorted(folder.glob("checkpoint-*.npz"), key=iteration_of, reverse=True)
+    return sorted(folder.glob("checkpoint-*/state"), key=iteration_of, reverse=True)

@@ -41,7 +41,7 @@ def test_a_cancel_during_a_checkpoint_keeps_the_factors_so_far(backend: Backend,
     def cancelled_in_the_middle() -> bool:
         """Frozen at a moment when the checkpoint is half written."""
         with frozen([computing]):
-            if not list(backend.folder(job).glob(".checkpoint-*")):
+            if all((folder / "manifest.json").exists() for folder in backend.folder(job).glob("checkpoint-*")):
                 return False
             backend.records.jobs.cancel("local", job.id)
             return True
@@ -70,7 +70,7 @@ def test_a_job_cancelled_while_it_is_back_in_the_queue_keeps_its_checkpoint(tmp_
         assert backend.records.jobs.cancel("local", job.id).state == "cancelled"
         with worker(configuration):
             wait_for(lambda: job.id not in backend.records.jobs.unsettled(), what="the history in the store")
-        name = next(backend.folder(job).glob("checkpoint-*.npz")).name
+        name = next(backend.folder(job).glob("checkpoint-*/manifest.json")).parent.name
         state = backend.store.job(job.id).load_checkpoint(name)
         assert state is not None
         assert same_bits(backend.store.job(job.id).factors(), list(state.factors))

@@ -77,6 +77,7 @@ def test_what_a_belated_process_wrote_goes_though_it_was_killed_before_it_knew(
             backend.as_if_nothing_happened(job)
             wait_for(lambda: job.id not in backend.records.jobs.unsettled(), what="the history in the store")
         files = _files(backend, job.id)
+        late.parent.mkdir()
         late.write_bytes(content)  # the last that the belated process does before it is killed
         kill(computing)
     wait_for(lambda: _files(backend, job.id) == files, what="its late checkpoint to go")

@@ -88,7 +88,10 @@ def test_a_killed_job_with_a_fixed_model_resumes_to_the_same_bits(backend: Backe
 def diagnosing(backend: Backend) -> Job:
     """A job that has ended all but its diagnosis: the checkpoint of its last iteration is there."""
     job = submit(backend, TENSOR, **SHORT)
-    wait_for(lambda: list(backend.folder(job).glob("checkpoint-*-20-*")), what="the last iteration's checkpoint")
+    wait_for(
+        lambda: list(backend.folder(job).glob("checkpoint-*-20-*/manifest.json")),
+        what="the last iteration's checkpoint",
+    )
     return job
 
 

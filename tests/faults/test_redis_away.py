@@ -69,7 +69,7 @@ def test_a_job_that_ends_while_redis_is_away_for_a_minute_has_lost_nothing(tmp_p
             def a_minute() -> None:
                 since = time.monotonic()
                 is_refused_for_now(caller)
-                wait_for(lambda: list(backend.folder(job).glob("factors-*")), what="the run to end")
+                wait_for(lambda: list(backend.folder(job).glob("factors-*/manifest.json")), what="the run to end")
                 wait_for(lambda: time.monotonic() - since > MINUTE, 2 * MINUTE, "a minute")
                 is_refused_for_now(caller)
                 assert computing.is_running()

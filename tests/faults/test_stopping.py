@@ -46,7 +46,7 @@ def test_an_accelerated_run_resumes_in_either_phase(backend: Backend) -> None:
             wait_for(partial(is_in, backend, job, phase), what=f"the {phase} phase")
             running.terminate()
             assert running.wait(STOPPED_SECONDS) == 0
-        name = max(backend.folder(job).glob("checkpoint-*.npz"), key=lambda path: path.stat().st_mtime_ns).name
+        name = max(backend.folder(job).glob("checkpoint-*/state"), key=lambda path: path.stat().st_mtime_ns).parent.name
         saved = backend.store.job(job.id).load_checkpoint(name)
         assert saved is not None
         assert saved.phase == phase

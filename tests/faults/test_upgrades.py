@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,8 +38,8 @@ def of_another_machine(content: bytes) -> bytes:
 def replace_checkpoint(backend: Backend, job: Job, change: Callable[[bytes], bytes]) -> int:
     """Replace the only checkpoint of a stopped job; return its iteration."""
     path = backend.checkpointed(job)
-    iteration, changed = int(path.name.split("-")[2]), change(path.read_bytes())
-    path.unlink()
+    iteration, changed = int(path.parent.name.split("-")[2]), change(path.read_bytes())
+    shutil.rmtree(path.parent)
     name = backend.store.job(job.id).save_study_checkpoint(1, iteration, changed)
     RedisConnection.of(backend.configuration).command("HSET", keys.job(job.id), "checkpoint", name)
     return iteration

@@ -38,7 +38,7 @@ def described(descr: str = "'<f8'", order: str = "False", shape: str = "(2, 2)")
 @pytest.mark.parametrize("dtype", ["<f8", ">f8", "<f4", ">f4", "<f2", "<i4", ">i4", ">u2", "|u1", "|b1", "<i8"])
 def test_real_numbers_of_any_type_byte_order_and_layout_are_measured(tmp_path: Path, dtype: str, order: Any) -> None:
     array = np.asarray(np.arange(24).reshape(2, 3, 4) % 5, dtype=dtype, order=order)
-    facts, _ = inspect(written(tmp_path, npy(array)), threads=1)
+    facts, _ = inspect(open_array(written(tmp_path, npy(array))), threads=1)
     exact = array.astype(np.float64)
     assert facts.shape == (2, 3, 4)
     assert (facts.min, facts.max) == (exact.min(), exact.max())
@@ -50,7 +50,7 @@ def test_real_numbers_of_any_type_byte_order_and_layout_are_measured(tmp_path: P
 def test_every_version_of_the_format_is_read(tmp_path: Path, version: tuple[int, int]) -> None:
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.ones((2, 3)), version=version)
-    assert inspect(written(tmp_path, buffer.getvalue()))[0].shape == (2, 3)
+    assert inspect(open_array(written(tmp_path, buffer.getvalue())))[0].shape == (2, 3)
 
 
 class Trap:
@@ -107,7 +107,7 @@ OTHER_FILES: dict[str, tuple[bytes, str, str]] = {
 def test_a_file_of_another_kind_is_recognised_and_the_remedy_named(tmp_path: Path, name: str) -> None:
     content, problem, remedy = OTHER_FILES[name]
     with pytest.raises(BadTensor) as raised:
-        inspect(written(tmp_path, content))
+        inspect(open_array(written(tmp_path, content)))
     assert raised.value.field == "file"
     assert problem in raised.value.problem
     assert remedy in raised.value.remedy
@@ -153,7 +153,7 @@ REFUSALS: dict[str, tuple[bytes, str]] = {
 def test_what_is_no_tensor_is_refused_with_the_reason(tmp_path: Path, case: str) -> None:
     content, reason = REFUSALS[case]
     with pytest.raises(BadTensor) as refusal:
-        inspect(written(tmp_path, content))
+        inspect(open_array(written(tmp_path, content)))
     assert reason in refusal.value.problem
     assert refusal.value.remedy
 
@@ -163,7 +163,7 @@ def test_what_is_no_tensor_is_refused_with_the_reason(tmp_path: Path, case: str)
 def test_negative_entries_are_kept_and_counted(tmp_path: Path, dtype: str, order: Any) -> None:
     array = np.ones((3, 4, 5), dtype, order=order)
     array[1, 2, 3] = array[2, 3, 4] = -2
-    facts, _ = inspect(written(tmp_path, npy(array)))
+    facts, _ = inspect(open_array(written(tmp_path, npy(array))))
     assert (facts.negative, facts.missing, facts.min, facts.max) == (2, 0, -2, 1)
     assert facts.norm == pytest.approx(np.linalg.norm(array), rel=1e-15)
 
@@ -174,7 +174,7 @@ def test_missing_entries_are_kept_and_counted_and_the_rest_is_measured(tmp_path:
     array = np.asarray(1 + np.arange(60).reshape(3, 4, 5) % 7, dtype, order=order)
     array[1, 2, 3] = array[2, 3] = np.nan
     array[0, 0, 0] = -3
-    facts, _ = inspect(written(tmp_path, npy(array)))
+    facts, _ = inspect(open_array(written(tmp_path, npy(array))))
     assert (facts.missing, facts.negative, facts.min, facts.max) == (6, 1, -3, 7)
     assert facts.norm == pytest.approx(np.sqrt(np.nansum(np.square(array.astype(float)))), rel=1e-15)
 
@@ -185,4 +185,4 @@ def test_infinite_entries_are_counted_and_located(tmp_path: Path, bad: float) ->
     array[2, 39_999] = bad
     array[0, 0] = np.nan
     with pytest.raises(BadTensor, match=r"1 entry is infinite, the first at index \[2, 39999\]"):
-        inspect(written(tmp_path, npy(array)))
+        inspect(open_array(written(tmp_path, npy(array))))

@@ -228,7 +228,7 @@ def test_files_whose_deletion_was_cut_short_go_at_the_next_look(
     records.jobs.delete("local", job.id)
     assert records.tensors.delete("local", tensor.id) == tensor.sha256
     assert len(files_left(store)) > 1
-    assert names(tidied(configuration)) == {("file", f"jobs/{job.id}"), ("file", f"tensors/{tensor.sha256}.npy")}
+    assert names(tidied(configuration)) == {("file", f"jobs/{job.id}"), ("file", f"tensors/{tensor.sha256}")}
     assert files_left(store) == []
 
 

@@ -19,10 +19,11 @@ from sparse_ncp.worker.contract import Event, Export, JobResult, Source
 from sparse_ncp.worker.errors import BadTensor, NoFactorsYet, NotFound, StoreFull
 from sparse_ncp.worker.operations.tensors import TensorOperations
 from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.store.blobs import Blobs, OpenFile
 from sparse_ncp.worker.store.files import remove
 from sparse_ncp.worker.store.local import LocalStore
+from sparse_ncp.worker.store.manifests import Manifest
 from sparse_ncp.worker.store.results import open_result, write_factors
-from sparse_ncp.worker.store.store import OpenFile
 from tests.support.jobs import npy, put, random_tensor, row, same_bits
 
 
@@ -37,7 +38,8 @@ def keep(store: LocalStore, content: bytes, sha256: str | None = None) -> None:
 
 
 def left_long_ago(store: LocalStore, name: str) -> None:
-    path = store.root / "uploads" / name
+    path = store.root / name
+    path.parent.mkdir(exist_ok=True)
     path.touch()
     os.utime(path, (0, 0))
 
@@ -72,7 +74,7 @@ def test_an_upload_is_kept_under_its_digest(store: LocalStore) -> None:
     assert sha256 == hashlib.sha256(content).hexdigest()
     assert facts.shape == (4, 5, 6)
     assert np.array_equal(store.open_tensor(sha256), random_tensor(4, 5, 6))
-    assert files_in(store) == [store.tensor_path(sha256)]
+    assert set(files_in(store)) == {store.tensor_path(sha256), store.root / "tensors" / sha256 / "manifest.json"}
 
 
 def test_everything_is_private(store: LocalStore) -> None:
@@ -114,7 +116,7 @@ def test_a_full_disk_is_reported_and_leaves_nothing_behind(store: LocalStore) ->
 
 
 def test_uploads_of_the_dead_are_removed_those_of_the_living_stay(store: LocalStore, tensors: TensorOperations) -> None:
-    left_long_ago(store, "left")
+    left_long_ago(store, "uploads/left")
     with store.upload() as upload:
         upload.write(npy(random_tensor(3, 3)))
         for path in (store.root / "uploads").iterdir():
@@ -122,7 +124,7 @@ def test_uploads_of_the_dead_are_removed_those_of_the_living_stay(store: LocalSt
         assert tensors.remove_abandoned_uploads() == 1
         upload.keep()
         assert tensors.remove_abandoned_uploads() == 0
-    assert len(files_in(store)) == 1
+    assert len(files_in(store)) == 2
 
 
 def test_bytes_stay_while_any_record_names_them(
@@ -132,7 +134,8 @@ def test_bytes_stay_while_any_record_names_them(
     assert first.sha256 == second.sha256
     tensors.delete("ann", first.id)
     tensors.remove_content(first.sha256)
-    assert files_in(store) == [store.tensor_path(second.sha256)]
+    assert len(files_in(store)) == 2
+    assert np.array_equal(store.open_tensor(second.sha256), random_tensor(3, 4))
     tensors.delete("bob", second.id)
     assert files_in(store) == []
 
@@ -142,13 +145,17 @@ def test_bytes_whose_record_was_never_added_are_removed_and_no_others(
 ) -> None:
     """The server died between the two. A Redis that has forgotten everything is no reason to remove anything else."""
     keep(store, npy(random_tensor(3, 4)))
-    (kept,) = files_in(store)
+    kept = set(files_in(store))
     lost, needed = npy(random_tensor(5, 6)), put(records, store, random_tensor(7, 8))
     keep(store, lost)
     for sha256 in (hashlib.sha256(lost).hexdigest(), needed.sha256):
-        left_long_ago(store, f"marker.{sha256}")
+        left_long_ago(store, f"tensors/{sha256}/pin-0123456789abcdef")
     assert tensors.remove_abandoned_uploads() == 2
-    assert sorted(files_in(store)) == sorted([kept, store.tensor_path(needed.sha256)])
+    assert np.array_equal(store.open_tensor(needed.sha256), random_tensor(7, 8))
+    tensors_path = store.root / "tensors"
+    assert set(files_in(store)) == {
+        *kept, store.tensor_path(needed.sha256), tensors_path / needed.sha256 / "manifest.json"
+    }  # fmt: skip
 
 
 def test_a_checkpoint_comes_back_bit_for_bit_and_a_damaged_one_not_at_all(store: LocalStore) -> None:
@@ -157,12 +164,12 @@ def test_a_checkpoint_comes_back_bit_for_bit_and_a_damaged_one_not_at_all(store:
     loaded = store.job("j").load_checkpoint(name)
     assert loaded is not None
     assert loaded.to_bytes() == state.to_bytes()
-    path = store.root / "jobs" / "j" / name
+    path = store.root / "jobs" / "j" / name / "state"
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     assert store.job("j").load_checkpoint(name) is None
-    assert store.job("j").load_checkpoint("checkpoint-1-1-" + "0" * 64 + ".npz") is None
+    assert store.job("j").load_checkpoint("checkpoint-1-1-" + "0" * 16) is None
 
 
 def test_the_last_two_checkpoints_stay(store: LocalStore) -> None:
@@ -176,7 +183,7 @@ def test_a_damaged_checkpoint_is_replaced_by_the_one_before(store: LocalStore) -
     folder, (first, second) = store.job("j"), states(2)
     folder.save_checkpoint(1, first)
     last = folder.save_checkpoint(1, second)
-    (store.root / "jobs" / "j" / last).write_bytes(b"spoilt")
+    (store.root / "jobs" / "j" / last / "state").write_bytes(b"spoilt")
     found = folder.last_checkpoint(last)
     assert found is not None
     assert found.to_bytes() == first.to_bytes()
@@ -265,20 +272,18 @@ def test_history_and_changes_come_back_exactly(store: LocalStore) -> None:
     rows, change = [compressed, single, row(3)], Event(id="0-1", kind="state", payload="{}")
     later = Event(id="3-1", kind="state", payload="{}")
     files = store.job("j")
-    with files.settling():
-        files.collect_history(rows[:2], [change])
-        assert files.history() == []
-        assert files.collected_length() == 2
-        with (store.root / "jobs" / "j" / ".history.rows").open("ab") as torn:
-            torn.write(b"half")  # of a row, by a process that was killed
-        with (store.root / "jobs" / "j" / ".changes.lines").open("ab") as torn:
-            torn.write(b'\n{"id":')
-        files.collect_history(rows[2:], [change, later])
-        files.complete_history()
+    files.collect_history(rows[:2], [change])
+    assert files.history() == []
+    assert files.collected_length() == 2
+    files.collect_history(rows[1:], [change, later])  # by another, who began in the middle of that
+    files.collect_history(rows[2:], [change, later])
+    files.complete_history()
+    files.collect_history(rows[2:], [change, later])  # by one who comes too late
+    files.complete_history()
     assert store.job("j").history() == rows
     assert store.job("j").history(after=1, count=1) == rows[1:2]
     assert store.job("j").changes() == [change, later]
-    assert {path.name for path in (store.root / "jobs" / "j").iterdir()} == {"history.npy", "changes.json"}
+    assert {path.name for path in (store.root / "jobs" / "j").iterdir()} == {"history"}
 
 
 def test_an_ended_job_keeps_its_factors_and_nothing_that_only_a_run_needs(store: LocalStore) -> None:
@@ -287,8 +292,9 @@ def test_an_ended_job_keeps_its_factors_and_nothing_that_only_a_run_needs(store:
     folder.factors()
     folder.tidy()
     assert folder.load_checkpoint(checkpoint) is not None
-    half = store.root / "jobs" / "j" / ".factors-1.half"
+    half = store.root / "jobs" / "j" / "factors-1"
     half.mkdir()
+    (half / "A1.npy").write_bytes(b"half")
     folder.save_factors(2, last, JobResult.from_state(last))
     folder.tidy()
     assert [path.name for path in (store.root / "jobs" / "j").iterdir()] == ["factors-2"]
@@ -301,11 +307,11 @@ def test_factors_that_vanish_under_a_reader_are_looked_for_again(
     folder, (first, second) = store.job("j"), states(2)
     names = [folder.save_checkpoint(1, first)]
 
-    def late(path: Path, name: str) -> OpenFile:
+    def late(*found: Any) -> OpenFile:
         if len(names) == 1:
             names.append(folder.save_checkpoint(1, second))
             folder.drop_checkpoints(keep=names[1])
-        return open_result(path, name)
+        return open_result(*found)
 
     monkeypatch.setattr("sparse_ncp.worker.store.job_files.open_result", late)
     with folder.open_factors("A1.npy").file as file:
@@ -319,10 +325,10 @@ def test_a_reader_that_comes_late_leaves_nothing_in_a_job_that_has_ended(
     folder, (first, last) = store.job("j"), states(2)
     folder.save_checkpoint(1, first)
 
-    def slowly(path: Path, state: State, source: Source | None) -> None:
-        write_factors(path.with_name("factors-1"), last, JobResult.from_state(last))
+    def slowly(blobs: Blobs, path: str, state: State, source: Source | None) -> Manifest:
+        write_factors(blobs, "jobs/j/factors-1", last, JobResult.from_state(last))
         folder.tidy()
-        write_factors(path, state, source=source)
+        return write_factors(blobs, path, state, source=source)
 
     monkeypatch.setattr("sparse_ncp.worker.store.job_files.write_factors", slowly)
     assert same_bits(folder.factors(), list(last.factors))
@@ -333,9 +339,9 @@ def test_a_reader_does_not_bring_back_a_deleted_job(store: LocalStore, monkeypat
     folder = store.job("j")
     folder.save_checkpoint(1, states(1)[0])
 
-    def late(path: Path, state: State, source: Source | None) -> None:
+    def late(blobs: Blobs, path: str, state: State, source: Source | None) -> Manifest:
         store.remove_job("j")
-        write_factors(path, state, source=source)
+        return write_factors(blobs, path, state, source=source)
 
     monkeypatch.setattr("sparse_ncp.worker.store.job_files.write_factors", late)
     with pytest.raises(NoFactorsYet):
@@ -365,8 +371,7 @@ def test_a_folder_may_appear_just_when_it_is_removed(tmp_path: Path) -> None:
 
 
 def test_removing_a_job_twice_is_fine(store: LocalStore) -> None:
-    with store.job("j").settling():
-        store.job("j").collect_history([row(1)], [])
+    store.job("j").collect_history([row(1)], [])
     store.remove_job("j")
     store.remove_job("j")
     assert files_in(store) == []

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
@@ -17,17 +17,18 @@ from numpy.typing import NDArray
 from sparse_ncp.solvers.tensor.scan import CHUNK, CHUNKS_PER_RUN, Scan, scan
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 from sparse_ncp.worker.errors import CorruptFile
-from sparse_ncp.worker.store import local, verification
+from sparse_ncp.worker.store import local_blobs, tensors, verification
 from sparse_ncp.worker.store.local import LocalStore
-from sparse_ncp.worker.store.uploads import LARGE_CHUNK
-from sparse_ncp.worker.store.verification import SETTLED_NANOSECONDS, VALID_SECONDS, Verified
+from sparse_ncp.worker.store.local_blobs import SETTLED_NANOSECONDS
+from sparse_ncp.worker.store.tensors import LARGE_CHUNK
+from sparse_ncp.worker.store.verification import VALID_SECONDS, Verified
 from tests.support.jobs import npy, random_tensor
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalStore:
     """One that remembers small tensors too."""
-    monkeypatch.setattr(local, "LEAST_BYTES", 0)
+    monkeypatch.setattr(tensors, "LEAST_BYTES", 0)
     return LocalStore(tmp_path)
 
 
@@ -37,11 +38,11 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     real = verification.verify
 
-    def counted(path: Path, sha256: str, *rest: Any) -> Verified | None:
+    def counted(file: BinaryIO, tensor: NDArray[Any], sha256: str, *rest: Any) -> Scan | None:
         seen.append(sha256)
-        return real(path, sha256, *rest)
+        return real(file, tensor, sha256, *rest)
 
-    monkeypatch.setattr(local, "verify", counted)
+    monkeypatch.setattr(tensors, "verify", counted)
     return seen
 
 
@@ -61,7 +62,7 @@ def set_back(path: Path) -> None:
 
 
 def note(store: LocalStore, sha256: str) -> Path:
-    return store.tensor_path(sha256).with_suffix(".verified")
+    return store.root / "tensors" / sha256 / "verified.json"
 
 
 def scanned(array: NDArray[Any]) -> Scan:
@@ -195,7 +196,7 @@ def test_the_note_goes_with_its_tensor(store: LocalStore) -> None:
     assert not store.remove_tensor(sha256, lambda _: False)
     assert note(store, sha256).exists()
     assert store.remove_tensor(sha256, lambda _: True)
-    assert [path.name for path in (store.root / "tensors").iterdir()] == [".lock"]
+    assert list((store.root / "tensors").iterdir()) == []
 
 
 def test_a_small_tensor_is_checked_every_time(tmp_path: Path) -> None:
@@ -212,7 +213,7 @@ def test_an_upload_is_remembered_as_it_was_received(
     store: LocalStore, readings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its bytes were hashed and scanned already: no attempt reads them for that."""
-    monkeypatch.setattr(verification, "SETTLED_NANOSECONDS", 0)
+    monkeypatch.setattr(local_blobs, "SETTLED_NANOSECONDS", 0)
     array = random_tensor(4, 5, 6)
     with store.upload() as upload:
         upload.write(npy(array))

@@ -202,7 +202,7 @@ def _allowed(mode: int) -> set[int]:
 
 
 def _has_checkpoint(data: Path) -> bool:
-    return any((data / "jobs").glob("*/checkpoint-*"))
+    return any((data / "jobs").glob("*/checkpoint-*/manifest.json"))
 
 
 def modes(data: Path) -> dict[tuple[str, str], int]:

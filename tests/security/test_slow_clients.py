@@ -16,7 +16,7 @@ import pytest
 
 from sparse_ncp.app.server.http.connection import LARGE_BODY
 from sparse_ncp.worker.operations.receiving import CHUNK
-from sparse_ncp.worker.store.uploads import LocalUpload
+from sparse_ncp.worker.store.tensors import Upload
 from tests.support.api import Api, http_client, npy, planted, running_api, submit, upload
 from tests.support.raw_http import connected, exchanged, until_closed
 from tests.support.stack import embedded_redis, wait_for
@@ -105,14 +105,14 @@ def test_a_slow_but_steady_upload_arrives(
     running: Api, caller: httpx.Client, side: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is written as it comes, so that it holds its reservation."""
-    content, write = npy(planted(side, side, side)), LocalUpload.write
+    content, write = npy(planted(side, side, side)), Upload.write
     writes: list[int] = []
 
-    def count_and_write(upload: LocalUpload, chunk: memoryview) -> None:
+    def count_and_write(upload: Upload, chunk: memoryview) -> None:
         writes.append(len(chunk))
         write(upload, chunk)
 
-    monkeypatch.setattr(LocalUpload, "write", count_and_write)
+    monkeypatch.setattr(Upload, "write", count_and_write)
     monkeypatch.setattr("sparse_ncp.worker.operations.receiving.RENEWAL_SECONDS", SLOW / 2)
 
     def steady() -> Iterator[bytes]:

@@ -140,8 +140,10 @@ class Backend:
         return self.store.root / "jobs" / job.id
 
     def checkpointed(self, job: Job) -> Path:
-        """Its first checkpoint, once it is there."""
-        return wait_for(lambda: next(self.folder(job).glob("checkpoint-*"), None), what="a checkpoint")
+        """The state in its first checkpoint, once that is published."""
+        published = self.folder(job)
+        found = wait_for(lambda: next(published.glob("checkpoint-*/manifest.json"), None), what="a checkpoint")
+        return found.with_name("state")
 
     def published_once(self, job: Job) -> bool:
         """Every iteration was published exactly once, in order, with time that never runs back."""

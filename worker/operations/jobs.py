@@ -17,7 +17,9 @@ from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.events import START, parse_event_id
 from sparse_ncp.worker.records.jobs import Submission, Submitted
 from sparse_ncp.worker.records.records import Records
-from sparse_ncp.worker.store.store import JobFiles, OpenFile, Store
+from sparse_ncp.worker.store.blobs import OpenFile
+from sparse_ncp.worker.store.job_files import JobFiles
+from sparse_ncp.worker.store.store import Store
 
 Answer = TypeVar("Answer")
 # Iterations read at once: a few milliseconds for Redis and for other requests of this process.
@@ -239,16 +241,11 @@ class JobOperations:
         """
         jobs, files = self._records.jobs, self._store.job(id)
         until = self._settle_deadline() if until is None else until
-        try:
-            with files.settling():
-                status = jobs.status(id)
-                is_unsettled = status is not None and not status.settled  # otherwise the stream may have expired
-                if is_unsettled and not self._move_history(id, files, until):
-                    return
-                files.tidy()
-        except FileNotFoundError:
-            if jobs.status(id) is not None:  # otherwise the job was deleted meanwhile
-                raise
+        status = jobs.status(id)
+        is_unsettled = status is not None and not status.settled  # else the stream may have expired
+        if is_unsettled and not self._move_history(id, files, until):
+            return
+        files.tidy()
         if not jobs.mark_settled(id, files.nbytes()):
             self.remove_files(id)
 

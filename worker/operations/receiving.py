@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 
 from sparse_ncp.worker.operations.reservations import RENEWAL_SECONDS, Reservation
-from sparse_ncp.worker.store.store import Upload
+from sparse_ncp.worker.store.tensors import Upload
 
 # Bytes per write: a change of thread per network packet would cost more than the write.
 CHUNK = 1 << 21

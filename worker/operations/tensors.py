@@ -19,7 +19,9 @@ from sparse_ncp.worker.operations.slices import Slice, SliceSpec
 from sparse_ncp.worker.operations.summaries import summarize
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.records import Records
-from sparse_ncp.worker.store.store import OpenFile, Store, Upload
+from sparse_ncp.worker.store.blobs import OpenFile
+from sparse_ncp.worker.store.store import Store
+from sparse_ncp.worker.store.tensors import Upload
 
 # Entries of a slice of a tensor alone: 512 × 512, for a heat map.
 MAX_SLICE_ENTRIES = 1 << 18

@@ -181,6 +181,12 @@ class Disk(Protocol):
     def scratch_file(self) -> BinaryIO:
         """Open a file without a name, which is gone once it is closed."""
 
+    def check_writable(self) -> None:
+        """Raise StoreFull or StoreUnavailable if nothing can be written just now."""
+
+    def unfinished_bytes(self) -> int:
+        """Return the size of all writes that are not finished, of the living as well."""
+
     def unfinished(self) -> Sequence[Blob]:
         """List the writes which their processes did not live to finish. Their names are no names of blobs."""
 

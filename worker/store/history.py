@@ -1,104 +1,94 @@
 """The history of an ended job: a table with a row per iteration, and the changes of state with their ids.
 
-Both are collected piece by piece in hidden files, which a later attempt continues, and appear whole once they are.
+It is collected in pieces, which a later attempt continues, and published whole.
 """
 
 import io
 import json
-import os
-import shutil
+import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from sparse_ncp.solvers.runtime import Float64, Phase
 from sparse_ncp.worker.contract import Event, Progress
-from sparse_ncp.worker.store.files import append, atomic_write, atomic_writer, translate_storage_errors
+from sparse_ncp.worker.errors import CorruptFile
+from sparse_ncp.worker.store.blobs import Blobs
+from sparse_ncp.worker.store.manifests import publish, read_manifest
 
-TABLE, CHANGES = "history.npy", "changes.json"
-# Of the table: objective, relative error, seconds, phase, start. Iterations need no column, nor does the fit.
+ROWS, CHANGES = "rows.npy", "changes.json"
+# Where both lay before they had a folder and a manifest.
+UNVERSIONED_ROWS = "history.npy"
+# Columns of the table: objective, relative error, seconds, phase, start. Iterations need no column, nor does the fit.
 COLUMNS = 5
 # The phases by their numbers in the table; in a trial start, which has its own column, the number is not read.
 PHASES: tuple[Phase, ...] = ("exact", "compressed", "single", "start")
-ROW_BYTES = COLUMNS * np.dtype(np.float64).itemsize
-COLLECTED = COLLECTED_ROWS, COLLECTED_CHANGES = ".history.rows", ".changes.lines"
+# A piece: the first iteration in it, how many there are, and the digest of the piece.
+PIECE = re.compile(r"(\d+)-(\d+)-[0-9a-f]{16}")
 
 
-def collected_length(folder: Path) -> int:
-    """How many iterations were collected so far."""
+def collected_length(blobs: Blobs, folder: str) -> int:
+    """Return the number of iterations collected so far, without a gap."""
+    length = 0
+    for first, count, _ in _pieces(blobs, folder):
+        if first <= length + 1:
+            length = max(length, first - 1 + count)
+    return length
+
+
+def collect(blobs: Blobs, folder: str, rows: Sequence[Progress], changes: Sequence[Event]) -> None:
+    """Add the next piece; it is durable on return. Pieces may overlap, and repeat changes."""
+    first = rows[0].iteration if rows else collected_length(blobs, folder) + 1
+    content = _changes_json(changes) + b"\n" + _table(rows).tobytes()
+    name = f"{first:012d}-{len(rows)}-{sha256(content).hexdigest()[:16]}"
+    blobs.put(f"{folder}/pieces/{name}", content)
+
+
+def complete(blobs: Blobs, folder: str) -> None:
+    """Publish what was collected, and delete the pieces. Others may be doing the same."""
+    tables: list[Float64] = []
+    length, changes = 0, dict[str, Event]()
+    for first, count, name in _pieces(blobs, folder):
+        with suppress(FileNotFoundError):  # deleted by another who has published the whole
+            with blobs.open(name) as file:
+                head, _, body = file.read().partition(b"\n")
+            for change in json.loads(head):
+                changes.setdefault(change["id"], Event.model_validate(change))
+            if first <= length + 1 and first - 1 + count > length:
+                tables.append(np.frombuffer(body).reshape(-1, COLUMNS)[length + 1 - first :])
+                length = first - 1 + count
+    table = np.concatenate(tables) if tables else _table([])
+    _publish(blobs, folder, table, list(changes.values()), flush=True)
+    discard_pieces(blobs, folder)
+
+
+def write(blobs: Blobs, folder: str, rows: Sequence[Progress], changes: Sequence[Event], flush: bool = True) -> None:
+    """Publish a short history at once."""
+    _publish(blobs, folder, _table(rows), changes, flush)
+
+
+def is_complete(blobs: Blobs, folder: str) -> bool:
+    """Whether the history is published."""
+    return read_manifest(blobs, f"{folder}/history") is not None
+
+
+def discard_pieces(blobs: Blobs, folder: str) -> None:
+    """Delete what was collected."""
+    for _, _, name in _pieces(blobs, folder):
+        blobs.delete(name)
+
+
+def read_history(blobs: Blobs, folder: str, after: int, count: int | None) -> list[Progress]:
+    """Return at most `count` iterations after `after`."""
     try:
-        return os.stat(folder / COLLECTED_ROWS).st_size // ROW_BYTES
-    except FileNotFoundError:
-        return 0
-
-
-def collect(folder: Path, rows: Sequence[Progress], changes: Sequence[Event]) -> None:
-    """Add the next piece: on the disk when this returns. Changes that were collected before may come again."""
-    lines = "".join(f"\n{change.model_dump_json()}" for change in changes)
-    if lines:
-        append(folder / COLLECTED_CHANGES, lines.encode())
-    if rows:
-        append(folder / COLLECTED_ROWS, _table(rows).tobytes(), collected_length(folder) * ROW_BYTES)
-
-
-def complete(folder: Path) -> None:
-    """Put what was collected in its place."""
-    length = collected_length(folder)
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (length, COLUMNS)})
-    with atomic_writer(folder / TABLE) as table:
-        table.write(header.getvalue())
-        if length:
-            with (folder / COLLECTED_ROWS).open("rb") as rows:
-                shutil.copyfileobj(rows, table)
-            table.truncate(len(header.getvalue()) + length * ROW_BYTES)  # without half a row that a full disk left
-    changes = [change.model_dump() for change in _collected_changes(folder)]
-    atomic_write(folder / CHANGES, json.dumps(changes).encode())
-    for name in COLLECTED:
-        (folder / name).unlink(missing_ok=True)
-
-
-def write(folder: Path, rows: Sequence[Progress], changes: Sequence[Event], flush: bool = True) -> None:
-    """Write a short history at once."""
-    buffer = io.BytesIO()
-    np.save(buffer, _table(rows), allow_pickle=False)
-    atomic_write(folder / TABLE, buffer.getvalue(), flush)
-    atomic_write(folder / CHANGES, json.dumps([change.model_dump() for change in changes]).encode(), flush)
-
-
-def _table(rows: Sequence[Progress]) -> Float64:
-    columns = [
-        (row.objective, row.relative_error, row.seconds, PHASES.index(row.phase), row.start or 0) for row in rows
-    ]
-    return np.array(columns, np.float64).reshape(-1, COLUMNS)
-
-
-def _collected_changes(folder: Path) -> list[Event]:
-    """Each once, in order. A line that was cut short was written again."""
-    found: dict[str, Event] = {}
-    try:
-        lines = (folder / COLLECTED_CHANGES).read_text().split("\n")
-    except FileNotFoundError:
-        return []
-    for line in lines:
-        try:
-            change = Event.model_validate_json(line)
-        except ValueError:
-            continue
-        found.setdefault(change.id, change)
-    return list(found.values())
-
-
-def read_history(folder: Path, after: int, count: int | None) -> list[Progress]:
-    """Read at most `count` iterations after `after`."""
-    try:
-        with translate_storage_errors():
-            table = np.load(folder / TABLE, mmap_mode="r", allow_pickle=False)
+        name = f"history/{ROWS}" if is_complete(blobs, folder) else UNVERSIONED_ROWS
+        with blobs.open(f"{folder}/{name}") as file:
+            rows = _read_rows(file, after, count)
     except FileNotFoundError:
         return []
-    rows = _padded(table[after : None if count is None else after + count])
     return [
         Progress(
             iteration=iteration,
@@ -113,13 +103,46 @@ def read_history(folder: Path, after: int, count: int | None) -> list[Progress]:
     ]
 
 
-def _padded(rows: Any) -> list[list[float]]:
-    """Rows of five columns: tables of before have neither trial starts nor, before that, phases."""
-    return [row + [0.0] * (COLUMNS - len(row)) for row in rows.tolist()]
+def read_changes(blobs: Blobs, folder: str) -> list[Event]:
+    """Return the changes of state in their order."""
+    for name in (f"{folder}/history/{CHANGES}", f"{folder}/{CHANGES}"):
+        with suppress(FileNotFoundError), blobs.open(name) as file:
+            return [Event.model_validate(change) for change in json.load(file)]
+    return []
 
 
-def read_changes(folder: Path) -> list[Event]:
-    try:
-        return [Event.model_validate(change) for change in json.loads((folder / CHANGES).read_text())]
-    except FileNotFoundError:
-        return []
+def _pieces(blobs: Blobs, folder: str) -> list[tuple[int, int, str]]:
+    """List the pieces in order: first iteration, number of iterations, name."""
+    named = [(PIECE.fullmatch(blob.name.rpartition("/")[2]), blob.name) for blob in blobs.list(f"{folder}/pieces/")]
+    return [(int(found[1]), int(found[2]), name) for found, name in named if found]
+
+
+def _publish(blobs: Blobs, folder: str, table: Float64, changes: Sequence[Event], flush: bool) -> None:
+    buffer = io.BytesIO()
+    np.save(buffer, table, allow_pickle=False)
+    files = [(CHANGES, _changes_json(changes)), (ROWS, buffer.getvalue())]
+    publish(blobs, f"{folder}/history", files, flush=flush, undo=False)
+
+
+def _changes_json(changes: Sequence[Event]) -> bytes:
+    return json.dumps([change.model_dump() for change in changes]).encode()
+
+
+def _table(rows: Sequence[Progress]) -> Float64:
+    columns = [
+        (row.objective, row.relative_error, row.seconds, PHASES.index(row.phase), row.start or 0) for row in rows
+    ]
+    return np.array(columns, np.float64).reshape(-1, COLUMNS)
+
+
+def _read_rows(file: BinaryIO, after: int, count: int | None) -> list[list[float]]:
+    """Read a part of the table. Tables of before have neither trial starts nor, before that, phases."""
+    np.lib.format.read_magic(file)
+    (length, columns), _, dtype = np.lib.format.read_array_header_1_0(file)
+    wanted = max(0, length - after if count is None else min(count, length - after))
+    file.seek(after * columns * dtype.itemsize, io.SEEK_CUR)
+    content: Any = file.read(wanted * columns * dtype.itemsize)
+    if len(content) < wanted * columns * dtype.itemsize:
+        raise CorruptFile("the stored history was cut short")
+    rows = np.frombuffer(content, dtype).reshape(-1, columns).tolist()
+    return [row + [0.0] * (COLUMNS - columns) for row in rows]

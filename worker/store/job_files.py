@@ -1,78 +1,100 @@
-"""The folder of one job: its checkpoints, factors, diagnostics and history."""
+"""The files of one job: its checkpoints, factors, diagnostics and history."""
 
 import json
-import os
 import re
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from hashlib import sha256
-from pathlib import Path
 
 from sparse_ncp.solvers import Diagnostics, InvalidInput, State
 from sparse_ncp.solvers.runtime import Array
 from sparse_ncp.worker.contract import Event, Export, JobResult, Progress, Source
 from sparse_ncp.worker.errors import NoFactorsYet
-from sparse_ncp.worker.store import history
+from sparse_ncp.worker.store import history, manifests
+from sparse_ncp.worker.store.blobs import Blobs, Disk, OpenFile, StoredItem
 from sparse_ncp.worker.store.exports import export, read_model
-from sparse_ncp.worker.store.files import (
-    atomic_write,
-    fsync_folder,
-    locked,
-    private_folder,
-    remove,
-    size_of,
-    temporary_file,
-)
-from sparse_ncp.worker.store.results import ALL, open_result, write_factors
-from sparse_ncp.worker.store.store import JobFiles, OpenFile
+from sparse_ncp.worker.store.manifests import Manifest, publish, read_manifest, withdraw
+from sparse_ncp.worker.store.results import ALL, open_result, open_scratch, write_factors
 
 # Checkpoints kept besides the last: a disk may spoil a file after it was written.
 SPARE_CHECKPOINTS = 1
-# How often to try to open factors that are removed before they can be opened.
+# How often to look again for factors that are deleted before they can be opened.
 TRIES = 20
+# A half-written publication this old was left by a process that died.
+WRITING_SECONDS = 3600.0
+STATE, DIAGNOSTICS, SOURCE, INITIAL = "state", "diagnostics.json", "source.json", f"initial/{ALL}"
+# Attempt, iteration, digest. Attempts never collide, nor does a state with the same one that has a reason to stop.
+CHECKPOINT = re.compile(r"checkpoint-(\d+)-(\d+)-[0-9a-f]{16}")
+# A file of its own, with its whole digest in the name: from before checkpoints had manifests.
+UNVERSIONED_CHECKPOINT = re.compile(r"checkpoint-\d+-\d+-([0-9a-f]{64})\.npz")
+# Factors of a checkpoint, by its iteration, made for readers.
+PARTIAL = re.compile(r"partial-(\d+)(-[0-9a-f]{8})?")
+FACTORS = re.compile(r"factors-(\d+)")
 # Of these, an ended job keeps its final factors alone.
-SUPERSEDED = ("checkpoint-", "partial-", "factors-")
-DIAGNOSTICS = "diagnostics.json"
-SOURCE = "source.json"
-CHECKPOINT = re.compile(r"checkpoint-(\d+)-(\d+)-([0-9a-f]{64})\.npz")
+SUPERSEDED = ("checkpoint-", "partial-", "factors-", "pieces")
 
 
-class JobFolder(JobFiles):
-    """The files of a job in a folder. Each is written once, aside, and renamed; none is changed in place.
+class JobFiles:
+    """The files of a job, as blobs below `jobs/<id>/`.
 
-    With `deferred` none is flushed, and factors are compact: the store flushes those of many jobs at once.
+    Checkpoints and factors are folders that a manifest publishes. A later attempt writes other folders than an earlier
+    one, so that neither can replace what the other wrote.
+
+    Parameters
+    ----------
+    blobs : Blobs
+        The store.
+    disk : Disk
+        Where exports are made.
+    job_id : str
+        The job.
+    deferred : bool, optional
+        If True, nothing is flushed and factors are compact: the caller flushes the files of many jobs at once.
     """
 
-    def __init__(self, path: Path, job_id: str, deferred: bool = False) -> None:
-        self._path = path
+    def __init__(self, blobs: Blobs, disk: Disk, job_id: str, deferred: bool = False) -> None:
+        self._blobs = blobs
+        self._disk = disk
         self._id = job_id
+        self._root = f"jobs/{job_id}"
         self._deferred = deferred
 
     def nbytes(self) -> int:
-        return size_of(self._path)
+        """Return the size of all files."""
+        return sum(blob.nbytes for blob in self._blobs.list(f"{self._root}/"))
 
     # Checkpoints
 
     def save_checkpoint(self, fence: int, state: State) -> str:
-        """Save a state under attempt, iteration and digest: attempts never collide, a damaged file is found out."""
+        """Save the state of a run, and return the name of the checkpoint for the job's record."""
         return self.save_study_checkpoint(fence, state.iteration, state.to_bytes())
 
     def save_study_checkpoint(self, fence: int, place: int, content: bytes) -> str:
-        name = f"checkpoint-{fence}-{place}-{sha256(content).hexdigest()}.npz"
-        atomic_write(private_folder(self._path) / name, content)
+        """Save the state of another task as bytes, at a place that grows from one checkpoint to the next."""
+        name = f"checkpoint-{fence}-{place}-{sha256(content).hexdigest()[:16]}"
+        publish(self._blobs, f"{self._root}/{name}", [(STATE, content)], {"iteration": place})
         return name
 
     def study_checkpoint(self, name: str) -> bytes | None:
-        found = CHECKPOINT.fullmatch(name)
+        """Return what `save_study_checkpoint` was given; None if it is gone or damaged."""
+        unversioned = UNVERSIONED_CHECKPOINT.fullmatch(name)
+        if unversioned is not None:
+            stored = self._read(name) or b""
+            return stored if sha256(stored).hexdigest() == unversioned[1] else None
+        manifest = read_manifest(self._blobs, f"{self._root}/{name}") if CHECKPOINT.fullmatch(name) else None
+        if manifest is None or STATE not in manifest.files:
+            return None
         try:
-            content = (self._path / name).read_bytes()
+            with self._blobs.open(f"{manifest.folder}/{STATE}") as file:
+                content = file.read()
         except FileNotFoundError:
             return None
-        return content if found is not None and sha256(content).hexdigest() == found[3] else None
+        return content if sha256(content).hexdigest() == manifest.files[STATE].sha256 else None
 
     def load_checkpoint(self, name: str) -> State | None:
-        """The state; None if it is gone, damaged or of another version. A run without it comes to the same bits."""
+        """Return the state; None if it is gone, damaged or of another version. A run without it gets the same bits."""
         content = self.study_checkpoint(name)
         try:
             return None if content is None else State.from_bytes(content)
@@ -80,159 +102,221 @@ class JobFolder(JobFiles):
             return None
 
     def last_checkpoint(self, name: str) -> State | None:
-        """The one called `name`, or if it is damaged the furthest that is whole: attempts agree bit for bit."""
+        """Return the state called `name`; if it is damaged, the furthest that is whole; None if there is none."""
         names = [name, *(other for other in self._checkpoints() if other != name)]
         return next((state for state in map(self.load_checkpoint, names) if state is not None), None)
 
     def drop_checkpoints(self, keep: str) -> None:
+        """Delete all checkpoints but one and a spare, once the record names that one."""
         others = [name for name in self._checkpoints() if name != keep]
         for name in others[SPARE_CHECKPOINTS:]:
-            (self._path / name).unlink(missing_ok=True)
-        for folder in self._path.glob("partial-*"):
-            if int(folder.name.removeprefix("partial-")) < _iteration(keep):
-                remove(folder)
+            withdraw(self._blobs, f"{self._root}/{name}")
+        for iteration, name in self._numbered(PARTIAL):
+            if iteration < _iteration(keep):
+                withdraw(self._blobs, f"{self._root}/{name}")
 
     def tidy(self) -> None:
-        """Remove what only a run needs. A job without final factors keeps its last checkpoint."""
-        left = [path for path in self._path.glob("*") if path.name == "initial" or path.name.startswith(".")]
-        for path in [*left, *self.superseded()]:
-            remove(path)
+        """Delete what only a run needs, and what killed attempts left half-written; for a job that has ended.
 
-    def superseded(self) -> list[Path]:
-        """What lies beside the final factors: checkpoints, their factors, and the factors of other attempts."""
+        A job without final factors keeps its last checkpoint.
+        """
+        self._blobs.delete(f"{self._root}/{INITIAL}")
+        begun = [name for name in self._folders() if name.startswith(("checkpoint-", "factors-"))]
+        published = set(self._folders(published=True))
+        for name in (name for name in begun if name not in published):
+            withdraw(self._blobs, f"{self._root}/{name}")
+        if history.is_complete(self._blobs, self._root):
+            history.discard_pieces(self._blobs, self._root)
+        for item in self.superseded():
+            self.discard(item)
+
+    def superseded(self) -> list[StoredItem]:
+        """List what lies beside the final factors: checkpoints, their factors, the factors of other attempts."""
         final = self._final()
-        if final is None:
-            return []
-        return [path for path in self._path.glob("*") if path != final and path.name.startswith(SUPERSEDED)]
+        kept = final.folder.rpartition("/")[2] if final else ""
+        sizes: dict[str, int] = {}
+        for blob in self._blobs.list(f"{self._root}/") if final else ():
+            name = blob.name.split("/")[2]
+            if name != kept and name.startswith(SUPERSEDED):
+                sizes[name] = sizes.get(name, 0) + blob.nbytes
+        return [StoredItem(f"{self._root}/{name}", nbytes) for name, nbytes in sizes.items()]
 
-    def settling(self) -> AbstractContextManager[object]:
-        """A lock: a second one would take the first one's unfinished files for those of a dead attempt."""
-        return locked(private_folder(self._path))
+    def half_written(self) -> list[StoredItem]:
+        """List folders that were never published, of writers that died an hour ago or earlier."""
+        blobs, found = list(self._blobs.list(f"{self._root}/")), dict[str, int]()
+        published = set(self._folders(published=True))
+        for blob in blobs:
+            name = blob.name.split("/")[2]
+            if name.startswith(("checkpoint-", "factors-", "partial-")) and name not in published:
+                if blob.age_seconds < WRITING_SECONDS:
+                    return []
+                found[name] = found.get(name, 0) + blob.nbytes
+        return [StoredItem(f"{self._root}/{name}", nbytes) for name, nbytes in found.items()]
+
+    def discard(self, item: StoredItem) -> None:
+        """Delete a folder or file that `superseded` or `half_written` has listed."""
+        withdraw(self._blobs, item.name)
+        self._blobs.delete(item.name)
+
+    def remove(self) -> None:
+        """Delete all files, first those that lead readers to others."""
+        for name in self._folders(published=True):
+            self._blobs.delete(f"{self._root}/{name}/{manifests.FILE}")
+        for blob in self._blobs.list(f"{self._root}/"):
+            self._blobs.delete(blob.name)
+
+    def _folders(self, published: bool = False) -> Iterator[str]:
+        """List the names of folders; only those with a manifest, if asked."""
+        seen = set()
+        for blob in self._blobs.list(f"{self._root}/"):
+            folder, _, file = blob.name.removeprefix(f"{self._root}/").rpartition("/")
+            if folder and folder not in seen and (file == manifests.FILE or not published):
+                seen.add(folder)
+                yield folder
+
+    def _numbered(self, kind: re.Pattern[str], group: int = 1) -> list[tuple[int, str]]:
+        """List the published folders of a kind with their numbers, the highest first."""
+        found = ((kind.fullmatch(name), name) for name in self._folders(published=True))
+        return sorted(((int(match[group]), name) for match, name in found if match), reverse=True)
 
     def _checkpoints(self) -> list[str]:
-        """Their names, the furthest first. Attempts agree bit for bit, so it does not matter whose it is."""
-        names = [path.name for path in self._path.glob("checkpoint-*.npz") if CHECKPOINT.fullmatch(path.name)]
-        return sorted(names, key=_iteration, reverse=True)
+        """List the checkpoints, the furthest first. Attempts agree bit for bit, so it does not matter whose it is."""
+        return [name for _, name in self._numbered(CHECKPOINT, group=2)]
 
     # Factors
 
     def save_source(self, source: Source) -> None:
-        path = private_folder(self._path) / SOURCE
-        if not path.exists():
-            atomic_write(path, source.model_dump_json().encode(), flush=not self._deferred)
-
-    def _source(self) -> Source | None:
-        """None for a job that an older version has run."""
-        try:
-            return Source.model_validate_json((self._path / SOURCE).read_bytes())
-        except FileNotFoundError:
-            return None
+        """Save what the job runs on, for the metadata of its factors: before any checkpoint or factors."""
+        self._blobs.put_if_absent(f"{self._root}/{SOURCE}", source.model_dump_json().encode(), flush=not self._deferred)
 
     def save_factors(self, fence: int, state: State, result: JobResult) -> None:
-        private_folder(self._path)
-        write_factors(self._path / f"factors-{fence}", state, result, self._source(), compact=self._deferred)
+        """Publish the final factors of an attempt. Those of a later attempt take precedence."""
+        write_factors(
+            self._blobs, f"{self._root}/factors-{fence}", state, result, self._source(), compact=self._deferred
+        )
 
     def open_factors(self, name: str) -> OpenFile:
-        """Open one of the files. If it is removed between finding and opening it, find it again."""
+        """Open `factors.npz`, `factors.mat` or `A1.npy` …: of the finished job, else of its last checkpoint.
+
+        Raises
+        ------
+        NoFactorsYet
+            There is no checkpoint yet.
+        NotFound
+            No job has a file of this name.
+        """
         for _ in range(TRIES):
+            # Once more at the end: the job may have ended, and its checkpoints gone, in between.
             with suppress(FileNotFoundError):
-                return open_result(self._factors_folder(), name)
+                manifest = self._final() or self._partial() or self._final()
+                if manifest is None:
+                    raise NoFactorsYet(self._id)
+                try:
+                    return open_result(self._blobs, self._disk, manifest, name)
+                except FileNotFoundError:  # deleted before it could be opened
+                    if PARTIAL.fullmatch(manifest.folder.rpartition("/")[2]):
+                        withdraw(self._blobs, manifest.folder)
         raise NoFactorsYet(self._id)
 
     def export(self, asked: Export) -> OpenFile:
+        """Open the same factors in a file that is made now, and gone once it is closed."""
         opened = self.open_factors(ALL)
         with opened.file as file:
             content = export(read_model(file), asked)
-        try:
-            made = temporary_file(self._path, content)
-        except FileNotFoundError as error:
-            raise NoFactorsYet(self._id) from error  # the job was deleted meanwhile
-        return OpenFile(made, sha256(content).hexdigest(), len(content), opened.iteration)
+        return open_scratch(self._disk, content, opened.iteration)
 
     def factors(self) -> list[Array]:
+        """Return the factors: final, else of the last checkpoint."""
         with self.open_factors(ALL).file as file:
             return list(read_model(file).factors)
 
-    def _factors_folder(self) -> Path:
-        # Once more at the end: the job may have ended, and its checkpoints gone, in between.
-        folder = self._final() or self._partial() or self._final()
-        if folder is None:
-            raise NoFactorsYet(self._id)
-        return folder
+    def _source(self) -> Source | None:
+        """Return what was saved; None for a job that an older version has run."""
+        content = self._read(SOURCE)
+        return None if content is None else Source.model_validate_json(content)
 
-    def _final(self) -> Path | None:
-        """The folder of the final factors, of the last attempt that wrote any."""
-        finals = self._path.glob("factors-*")
-        return max(finals, key=lambda folder: int(folder.name.removeprefix("factors-")), default=None)
+    def _final(self) -> Manifest | None:
+        """Find the final factors of the last attempt that published any."""
+        folders = (f"{self._root}/{name}" for _, name in self._numbered(FACTORS))
+        return next((found for found in (read_manifest(self._blobs, folder) for folder in folders) if found), None)
 
-    def _partial(self) -> Path | None:
-        """The factors of the last checkpoint, written at the first request. FileNotFoundError if it is removed then."""
-        names = self._checkpoints()
+    def _partial(self) -> Manifest | None:
+        """Find the factors of the last checkpoint, published at the first request.
+
+        FileNotFoundError if the checkpoints are deleted meanwhile.
+        """
+        names, partials = self._checkpoints(), dict(self._numbered(PARTIAL))
         for name in names:
-            partial = self._path / f"partial-{_iteration(name)}"
-            if partial.is_dir():
-                return partial
+            if _iteration(name) in partials:
+                return read_manifest(self._blobs, f"{self._root}/{partials[_iteration(name)]}")
             state = self.load_checkpoint(name)
             if state is not None:
-                write_factors(partial, state, source=self._source())
-                return self._unless_ended(partial)
+                folder = f"{self._root}/partial-{_iteration(name)}-{secrets.token_hex(4)}"
+                made = write_factors(self._blobs, folder, state, source=self._source())
+                if self._final() is not None or name not in self._checkpoints():
+                    withdraw(self._blobs, folder)  # the job has ended, or was deleted, and was tidied before
+                    raise FileNotFoundError(name)
+                return made
         for name in names:
-            (self._path / name).stat()
+            self._blobs.stat(f"{self._root}/{name}/{manifests.FILE}")
         return None
-
-    def _unless_ended(self, partial: Path) -> Path:
-        """Remove it if the job has ended meanwhile, and was tidied before this was there."""
-        final = self._final()
-        if final is not None:
-            remove(partial)
-        return final or partial
 
     # Diagnostics
 
     def save_diagnostics(self, diagnostics: Diagnostics) -> None:
+        """Save them before the factors, so that a job that has ended has them. Every attempt finds the same."""
         content = json.dumps(asdict(diagnostics)).encode()
-        atomic_write(private_folder(self._path) / DIAGNOSTICS, content, flush=not self._deferred)
+        self._blobs.put(f"{self._root}/{DIAGNOSTICS}", content, flush=not self._deferred)
 
     def diagnostics(self) -> bytes | None:
+        """Return them as JSON; None if there are none."""
+        return self._read(DIAGNOSTICS)
+
+    def _read(self, name: str) -> bytes | None:
         try:
-            return (self._path / DIAGNOSTICS).read_bytes()
+            with self._blobs.open(f"{self._root}/{name}") as file:
+                return file.read()
         except FileNotFoundError:
             return None
 
     # The factors to start from
 
-    def freeze_initial(self, other: JobFiles) -> list[Array]:
-        """The initial factors, copied once: a later attempt starts from the same."""
-        mine = private_folder(self._path) / "initial"
-        if not mine.is_dir():
+    def freeze_initial(self, other: "JobFiles") -> list[Array]:
+        """Copy the other job's factors, once: later calls give the same, however far that job gets."""
+        name = f"{self._root}/{INITIAL}"
+        try:
+            self._blobs.stat(name)
+        except FileNotFoundError:
             with other.open_factors(ALL).file as file:
-                content = file.read()
-            aside = private_folder(self._path / f".initial.{os.getpid()}")
-            atomic_write(aside / ALL, content)
-            aside.rename(mine)
-            fsync_folder(self._path)
-        with (mine / ALL).open("rb") as file:
+                self._blobs.put_if_absent(name, file.read())
+        with self._blobs.open(name) as file:
             return list(read_model(file).factors)
 
     # History
 
     def collected_length(self) -> int:
-        return history.collected_length(self._path)
+        """Return how many iterations of the event stream `collect_history` has stored."""
+        return history.collected_length(self._blobs, self._root)
 
     def collect_history(self, rows: Sequence[Progress], changes: Sequence[Event]) -> None:
-        history.collect(self._path, rows, changes)
+        """Add a piece of the event stream: the numbers of the next iterations, and changes of state with their ids."""
+        history.collect(self._blobs, self._root, rows, changes)
 
     def complete_history(self) -> None:
-        history.complete(self._path)
+        """Publish what was collected: `history` and `changes` give it from now on."""
+        history.complete(self._blobs, self._root)
 
     def save_history(self, rows: Sequence[Progress], changes: Sequence[Event]) -> None:
-        history.write(private_folder(self._path), rows, changes, flush=not self._deferred)
+        """Publish a short event stream at once."""
+        history.write(self._blobs, self._root, rows, changes, flush=not self._deferred)
 
     def history(self, after: int = 0, count: int | None = None) -> list[Progress]:
-        return history.read_history(self._path, after, count)
+        """Return at most `count` iterations after `after`, of a job that has ended."""
+        return history.read_history(self._blobs, self._root, after, count)
 
     def changes(self) -> list[Event]:
-        return history.read_changes(self._path)
+        """Return the changes of state, of a job that has ended."""
+        return history.read_changes(self._blobs, self._root)
 
 
 def _iteration(name: str) -> int:

@@ -24,6 +24,7 @@ from sparse_ncp.worker.store.files import (
     open_private,
     private_folder,
     remove,
+    size_of,
     start_writing_back,
     translate_storage_errors,
 )
@@ -214,6 +215,13 @@ class LocalBlobs(Blobs, Disk):
     def scratch_file(self) -> BinaryIO:
         with translate_storage_errors():
             return tempfile.TemporaryFile(dir=self.root)
+
+    def check_writable(self) -> None:
+        with translate_storage_errors(), tempfile.TemporaryFile(dir=self.root) as file:
+            file.write(b"ready")
+
+    def unfinished_bytes(self) -> int:
+        return size_of(self._unfinished)
 
     def unfinished(self) -> Sequence[Blob]:
         """List unlocked files, and hidden ones that were left before writes were locked."""

@@ -69,9 +69,8 @@ class Facts:
     negative: int
 
 
-def inspect(path: Path, threads: int | None = None) -> tuple[Facts, Scan]:
-    """Check that the file is a tensor, and describe it, with how many entries are NaN or negative. Else BadTensor."""
-    tensor = open_array(path)
+def inspect(tensor: NDArray[Any], threads: int | None = None) -> tuple[Facts, Scan]:
+    """Scan a tensor, and describe it, with how many entries are NaN or negative. BadTensor if no job could use it."""
     with Threads(threads) as pool, single_threaded_blas():
         found = scan(tensor, pool, runs=contiguous_runs)
     _check_entries(found)
@@ -89,15 +88,22 @@ def inspect(path: Path, threads: int | None = None) -> tuple[Facts, Scan]:
 
 def open_array(path: Path) -> NDArray[Any]:
     """Open the file as a read-only memory map."""
-    header = read_header(path)
+    with path.open("rb") as file:
+        header = read_header(file)
     return np.memmap(path, header.dtype, "r", header.offset, header.shape, header.order)
 
 
-def read_header(path: Path) -> Header:
+def load_array(file: BinaryIO) -> NDArray[Any]:
+    """Read the whole file into a read-only array."""
+    header = read_header(file)
+    file.seek(header.offset)
+    return np.frombuffer(file.read(), header.dtype).reshape(header.shape, order=header.order)
+
+
+def read_header(file: BinaryIO) -> Header:
     """Check magic, version, header and length; no entry is read."""
-    with path.open("rb") as file:
-        text, offset = _header_text(file)
-        size = file.seek(0, 2)
+    text, offset = _header_text(file)
+    size = file.seek(0, 2)
     header = _parse(text, offset)
     expected = offset + math.prod(header.shape) * header.dtype.itemsize
     if size < expected and not text.endswith("\n"):  # numpy ends it so

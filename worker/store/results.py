@@ -1,13 +1,10 @@
 """Result files: every factor as `.npy`, all of them as `.npz` and `.mat`."""
 
-import errno
 import io
 import json
-import secrets
 from collections.abc import Iterator
 from hashlib import sha256
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,71 +12,67 @@ import numpy as np
 from sparse_ncp.solvers import State
 from sparse_ncp.worker.contract import JobResult, Source
 from sparse_ncp.worker.errors import NotFound
+from sparse_ncp.worker.store.blobs import Blobs, Disk, OpenFile
 from sparse_ncp.worker.store.exports import Model, fits, read_model, to_mat, to_npz
-from sparse_ncp.worker.store.files import (
-    PRIVATE_FOLDER,
-    atomic_write,
-    fsync_folder,
-    remove,
-    temporary_file,
-    translate_storage_errors,
-)
-from sparse_ncp.worker.store.store import OpenFile
+from sparse_ncp.worker.store.manifests import Manifest, publish
 
-ALL, MANIFEST = "factors.npz", "manifest.json"
-# In the manifest of a compact result, in place of the files that are made on request.
-COMPACT = "compact"
+ALL = "factors.npz"
 
 
 def write_factors(
-    folder: Path, state: State, result: JobResult | None = None, source: Source | None = None, compact: bool = False
-) -> None:
-    """Write all files of one state; the folder appears whole or not at all. Without a result it is a checkpoint's.
+    blobs: Blobs,
+    folder: str,
+    state: State,
+    result: JobResult | None = None,
+    source: Source | None = None,
+    compact: bool = False,
+) -> Manifest:
+    """Publish all files of one state. Without a result they are those of a checkpoint.
 
-    A compact one has the `.npz` alone, not flushed: the other files are made of it when they are asked for.
+    A compact result has the `.npz` alone, not flushed: the other files are made from it on request.
     """
-    with translate_storage_errors():
-        aside = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
-        aside.mkdir(PRIVATE_FOLDER)  # not its parents: a job that was deleted meanwhile stays deleted
-        try:
-            shown = result or JobResult.from_state(state.cancelled())
-            about = _about(state, shown, source) | ({} if result else {"stop_reason": "checkpoint"})
-            _write_all(aside, Model(state.outcome()[0], about), shown.seconds, compact)
-            _put_in_place(aside, folder, flush=not compact)
-        finally:
-            remove(aside)  # what is left after a failure, such as a full disk
+    shown = result or JobResult.from_state(state.cancelled())
+    described = _describe(state, shown, source) | ({} if result else {"stop_reason": "checkpoint"})
+    model = Model(state.outcome()[0], described)
+    about: dict[str, Any] = {"iteration": model.about["iteration"]}
+    if compact:
+        return publish(blobs, folder, [(ALL, to_npz(model))], {**about, "seconds": shown.seconds}, flush=False)
+    return publish(blobs, folder, _contents(model, shown.seconds), about)
 
 
-def _write_all(folder: Path, model: Model, seconds: float, compact: bool) -> None:
-    manifest: dict[str, Any] = {COMPACT: {"seconds": seconds}} if compact else {}
-    iteration = model.about["iteration"]
-    contents = [(ALL, to_npz(model))] if compact else _contents(model, seconds)
-    for name, content in contents:
-        atomic_write(folder / name, content, flush=not compact)
-        manifest[name] = {"sha256": sha256(content).hexdigest(), "nbytes": len(content), "iteration": iteration}
-    atomic_write(folder / MANIFEST, json.dumps(manifest).encode(), flush=not compact)
+def open_result(blobs: Blobs, disk: Disk, manifest: Manifest, name: str) -> OpenFile:
+    """Open a published file; where the result is compact, it may have to be made.
 
-
-def open_result(folder: Path, name: str) -> OpenFile:
-    """Open the file called `name`. NotFound if no such folder has one, FileNotFoundError if it was removed."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text())
-    except json.JSONDecodeError as error:  # power failed before a compact result was flushed: its run goes on
-        raise FileNotFoundError(name) from error
-    entry = manifest.get(name)
+    Raises
+    ------
+    NotFound
+        No result has a file of this name.
+    FileNotFoundError
+        The folder was withdrawn meanwhile.
+    """
+    iteration = manifest.about["iteration"]
+    entry = manifest.files.get(name)
     if entry is not None:
-        return OpenFile((folder / name).open("rb"), entry["sha256"], entry["nbytes"], entry.get("iteration"))
-    made = _made(folder, name, manifest[COMPACT]["seconds"]) if COMPACT in manifest else None
-    if made is None:
-        raise NotFound("factor", name.removesuffix(".npy"), field="mode")
-    return OpenFile(temporary_file(folder, made), sha256(made).hexdigest(), len(made), manifest[ALL]["iteration"])
+        return OpenFile(blobs.open(f"{manifest.folder}/{name}"), entry.sha256, entry.nbytes, iteration)
+    if "seconds" in manifest.about:
+        with blobs.open(f"{manifest.folder}/{ALL}") as file:
+            model = read_model(file)
+        for known, content in _contents(model, manifest.about["seconds"]):
+            if known == name:
+                return open_scratch(disk, content, iteration)
+    raise NotFound("factor", name.removesuffix(".npy"), field="mode")
 
 
-def _made(folder: Path, name: str, seconds: float) -> bytes | None:
-    """A file of a compact result, as it would have been stored; None if there would have been none."""
-    with (folder / ALL).open("rb") as file:
-        model = read_model(file)
-    return next((content for known, content in _contents(model, seconds) if known == name), None)
+def open_scratch(disk: Disk, content: bytes, iteration: int | None) -> OpenFile:
+    """Open a file that is gone once it is closed."""
+    file = disk.scratch_file()
+    try:
+        file.write(content)
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return OpenFile(file, sha256(content).hexdigest(), len(content), iteration)
 
 
 def _contents(model: Model, seconds: float) -> Iterator[tuple[str, bytes]]:
@@ -92,10 +85,10 @@ def _contents(model: Model, seconds: float) -> Iterator[tuple[str, bytes]]:
         yield "factors.mat", to_mat(model._replace(about={**model.about, "seconds": seconds}))
 
 
-def _about(state: State, result: JobResult, source: Source | None) -> dict[str, Any]:
-    """What explains the factors: what they are worth, what was asked, and of which tensor they are.
+def _describe(state: State, result: JobResult, source: Source | None) -> dict[str, Any]:
+    """Return the metadata of factors: their quality, the settings, and the tensor they belong to.
 
-    Not what they took: the same run shall give the same bytes.
+    The computing time is left out, so that the same run gives the same bytes.
     """
     found = result.model_dump(exclude={"warnings", "starts", "seconds"})
     sparsity, components = found.pop("sparsity"), found.pop("nonzero_components")
@@ -118,14 +111,3 @@ def _about(state: State, result: JobResult, source: Source | None) -> dict[str, 
     if source is not None and source.axes is not None:
         about["axes"] = json.dumps([axis.model_dump() for axis in source.axes])
     return about
-
-
-def _put_in_place(aside: Path, folder: Path, flush: bool) -> None:
-    """Rename, unless another was first: the same state gives the same factors."""
-    try:
-        aside.rename(folder)
-    except OSError as error:
-        if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
-            raise
-    if flush:
-        fsync_folder(folder.parent)

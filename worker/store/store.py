@@ -1,197 +1,168 @@
-"""What any store of arrays and files offers. It hands out arrays and open files, never paths."""
+"""The arrays and files of one server, on any `Blobs`: tensors under their SHA-256, and the files of every job."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any, BinaryIO, Literal, NamedTuple, Protocol, TypeAlias
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers import Diagnostics, State
-from sparse_ncp.solvers.runtime import Array, OnProgress, Scan
-from sparse_ncp.worker.contract import Event, Export, JobResult, Progress, Source
-from sparse_ncp.worker.store.npy_validation import Facts
+from sparse_ncp.solvers.runtime import OnProgress, Scan
+from sparse_ncp.worker.errors import NotFound
+from sparse_ncp.worker.store.blobs import Blobs, Disk, OpenFile, StoredItem
+from sparse_ncp.worker.store.job_files import JobFiles
+from sparse_ncp.worker.store.manifests import withdraw
+from sparse_ncp.worker.store.tensors import REMOVAL, IsUnused, Tensors, Upload
 
-# Whether no record names the bytes with this SHA-256.
-IsUnused: TypeAlias = Callable[[str], bool]
-
-
-class OpenFile(NamedTuple):
-    """A stored file, open for reading: it stays whole for its reader, even if it is replaced or removed meanwhile."""
-
-    file: BinaryIO
-    sha256: str
-    nbytes: int
-    iteration: int | None = None  # that the factors in it are of
+JOB_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
-class StoredItem(NamedTuple):
-    """A file or folder in the store: a name for people, and its size.
+class Store:
+    """Tensors and the files of jobs. It hands out arrays and open files, never paths.
 
-    `sha256` is given for the marker of an upload that was kept: bytes that may have no record.
+    Parameters
+    ----------
+    blobs : Blobs
+        Where everything is stored.
+    disk : Disk
+        The disk of this machine, which uploads and exports pass through.
+    deferred : bool, optional
+        If True, the files of jobs are durable only after `flush`.
     """
 
-    name: str
-    nbytes: int
-    sha256: str | None = None
+    def __init__(self, blobs: Blobs, disk: Disk, deferred: bool = False) -> None:
+        self._blobs = blobs
+        self._disk = disk
+        self._deferred = deferred
+        self._tensors = Tensors(blobs)
 
+    # Tensors
 
-class Upload(Protocol):
-    """One upload, a context: whatever was not kept when it ends is gone.
-
-    The tensor's record must be added before it ends: until then nobody else may remove the same content.
-    """
-
-    nbytes: int
-
-    @property
-    def sha256(self) -> str: ...
-
-    def write(self, chunk: bytes | memoryview) -> None: ...
-
-    def keep(self, expected_sha256: str | None = None, threads: int | None = None) -> tuple[str, Facts]:
-        """Check the file and make it durable under its SHA-256. BadTensor if it cannot be decomposed."""
-
-    def discard(self, is_unused: IsUnused) -> None:
-        """Leave nothing of an upload that was kept, but whose record was refused."""
-
-    def __enter__(self) -> "Upload": ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-class JobFiles(Protocol):
-    """The checkpoints, factors and history of one job."""
-
-    def nbytes(self) -> int:
-        """What the job takes of the disk."""
-
-    def save_checkpoint(self, fence: int, state: State) -> str:
-        """Its name, for the record."""
-
-    def save_study_checkpoint(self, fence: int, place: int, content: bytes) -> str:
-        """The same for what is no run: its state as bytes, and a place that grows."""
-
-    def study_checkpoint(self, name: str) -> bytes | None:
-        """None if it is gone or damaged."""
-
-    def last_checkpoint(self, name: str) -> State | None:
-        """The one called `name`; if it is damaged, the furthest that is whole; None if there is none."""
-
-    def drop_checkpoints(self, keep: str) -> None:
-        """Remove all but one and a spare, once the record points to that one."""
-
-    def save_source(self, source: Source) -> None:
-        """What the job runs on, for the files of its factors: saved before any checkpoint or factors."""
-
-    def save_factors(self, fence: int, state: State, result: JobResult) -> None:
-        """The final factors, as this attempt found them; a later attempt's count instead."""
-
-    def save_diagnostics(self, diagnostics: Diagnostics) -> None:
-        """Every attempt finds the same: saved before the factors, so that a job that has ended has them."""
-
-    def diagnostics(self) -> bytes | None:
-        """As JSON; None if there are none."""
-
-    def open_factors(self, name: str) -> OpenFile:
-        """Open `factors.npz`, `factors.mat` or `A1.npy` …: of the finished job, else of its last checkpoint.
-
-        NoFactorsYet before the first checkpoint, NotFound for a file that no job has.
-        """
-
-    def export(self, asked: Export) -> OpenFile:
-        """The same factors in a file that is made now, and gone once it is closed."""
-
-    def factors(self) -> list[Array]: ...
-
-    def freeze_initial(self, other: "JobFiles") -> list[Array]:
-        """The other job's factors as they are now; every later call gives the same, however far that job gets."""
-
-    def collected_length(self) -> int:
-        """How many iterations of the event stream were collected by `collect_history`."""
-
-    def collect_history(self, rows: Sequence[Progress], changes: Sequence[Event]) -> None:
-        """Add a piece of the event stream: the numbers of the next iterations, and changes of state with their ids."""
-
-    def complete_history(self) -> None:
-        """What was collected is all: `history` and `changes` give it from now on."""
-
-    def save_history(self, rows: Sequence[Progress], changes: Sequence[Event]) -> None:
-        """Store a short event stream at once."""
-
-    def history(self, after: int = 0, count: int | None = None) -> list[Progress]:
-        """At most `count` iterations after `after`, of a job that has ended."""
-
-    def changes(self) -> list[Event]: ...
-
-    def settling(self) -> AbstractContextManager[object]:
-        """Held by whoever moves the history here and removes what only a run needs: one at a time."""
-
-    def tidy(self) -> None:
-        """Remove what only a run needs, and what killed or belated attempts left."""
-
-
-class Store(Protocol):
-    """The arrays and files of one server: tensors under their SHA-256, and the files of every job."""
-
-    def upload(self) -> Upload: ...
+    def upload(self) -> Upload:
+        """Receive a tensor."""
+        return self._tensors.upload()
 
     def open_tensor(self, sha256: str) -> NDArray[Any]:
-        """A read-only array, whose entries are read when they are used."""
+        """Return a read-only array, whose entries are read when they are used."""
+        return self._tensors.open_array(sha256)
 
     def open_content(self, sha256: str) -> OpenFile:
-        """The `.npy` file as it was uploaded."""
+        """Open the `.npy` file as it was uploaded."""
+        return self._tensors.open_content(sha256)
 
     def summary(self, sha256: str) -> bytes | None:
-        """What `save_summary` was given for this tensor; None if there is none, or it is damaged."""
+        """Return what `save_summary` was given for this tensor; None if there is none, or it is damaged."""
+        return self._tensors.summary(sha256)
 
     def save_summary(self, sha256: str, content: bytes) -> None:
-        """Keep what was computed of a tensor for as long as the tensor itself. Nothing if that is gone."""
+        """Keep what was computed from a tensor for as long as the tensor itself. Does nothing if that is gone."""
+        self._tensors.save_summary(sha256, content)
 
-    def verify_tensor(self, sha256: str, threads: int | None = None, on_progress: OnProgress = ...) -> Scan | None:
-        """CorruptFile if the bytes are no longer those that were uploaded. What a scan finds in them, if it was made.
+    def verify_tensor(
+        self, sha256: str, threads: int | None = None, on_progress: OnProgress | None = None
+    ) -> Scan | None:
+        """Check that the bytes are those that were uploaded, and return what a scan finds in them, if one was made.
 
-        `on_progress` is called with the fraction done.
+        Raises
+        ------
+        CorruptFile
+            The bytes were altered.
         """
+        return self._tensors.verify(sha256, threads, on_progress)
 
     def remove_tensor(self, sha256: str, is_unused: IsUnused) -> bool:
-        """Remove the bytes unless a record names them: `is_unused` is asked while no upload can be kept."""
+        """Remove the bytes unless a record names them, or an upload that is adding its record."""
+        return self._tensors.remove(sha256, is_unused)
 
-    def job(self, job_id: str) -> JobFiles: ...
+    # Jobs
+
+    def job(self, job_id: str) -> JobFiles:
+        """Return the files of a job."""
+        if not JOB_ID.fullmatch(job_id):  # ids come from records, never from callers; a second line of defence
+            raise NotFound("job", job_id)
+        return JobFiles(self._blobs, self._disk, job_id, self._deferred)
 
     def deferred(self) -> "Store":
-        """The same store for many small jobs: what is written to their files lasts once `flush` has returned."""
+        """Return the same store for many small jobs: their files are durable once `flush` has returned."""
+        return Store(self._blobs, self._disk, deferred=True)
 
     def flush(self) -> None:
         """Make durable whatever was written."""
+        self._blobs.flush()
 
     def remove_job(self, job_id: str) -> None:
         """Remove the files of a job whose record is gone."""
+        self.job(job_id).remove()
+
+    # Contents and capacity
 
     def find(self, kind: Literal["job", "content"], id: str) -> StoredItem | None:
-        """The files of a job, or the bytes of a tensor by their SHA-256; None if there are none."""
+        """Describe the files of a job, or a tensor by its SHA-256; None if there is nothing."""
+        if kind == "content":
+            return self._tensors.item(id)
+        nbytes = [blob.nbytes for blob in self._blobs.list(f"jobs/{id}/")]
+        return StoredItem(f"jobs/{id}", sum(nbytes)) if nbytes else None
 
     def abandoned_uploads(self) -> list[StoredItem]:
-        """Uploads whose writer is gone, and markers of uploads that were kept without a record."""
+        """List what uploads left whose process died. Bytes with a digest may have no record."""
+        unfinished = (
+            StoredItem(blob.name, blob.nbytes, _marked_digest(blob.name))
+            for blob in self._disk.unfinished()
+            if blob.name.startswith("uploads/")
+        )
+        return [*unfinished, *self._tensors.abandoned()]
 
     def interrupted_writes(self) -> list[StoredItem]:
-        """What somebody who was killed was writing or removing in the files of jobs."""
+        """List what was being written to the files of jobs by a process that died."""
+        unfinished = (blob for blob in self._disk.unfinished() if not blob.name.startswith("uploads/"))
+        found = [StoredItem(blob.name, blob.nbytes) for blob in unfinished]
+        return [*found, *(item for id in self._job_ids() for item in self.job(id).half_written())]
 
     def superseded(self) -> list[tuple[str, StoredItem]]:
-        """What lies beside the final factors of a job, with the job's id: late files, if the job has ended."""
+        """List what lies beside the final factors of jobs, with their ids: late files, if the job has ended."""
+        return [(id, item) for id in self._job_ids() for item in self.job(id).superseded()]
 
     def remove_leftover(self, item: StoredItem) -> None:
-        """Remove something that one of the two methods above has named."""
+        """Remove what one of the three methods above has listed."""
+        if item.name.startswith("tensors/") and not item.name.rpartition("/")[2].startswith("."):
+            if not item.name.endswith(REMOVAL):  # removing its tensor has settled that
+                self._blobs.delete(item.name)
+        elif _is_blob(item.name):
+            withdraw(self._blobs, item.name)
+            self._blobs.delete(item.name)
+        else:
+            self._disk.discard(item.name)
 
-    def free_bytes(self) -> int: ...
+    def free_bytes(self) -> int:
+        """Return how many bytes of the disk are free."""
+        return self._disk.free_bytes()
 
     def total_bytes(self) -> int:
-        """The size of the disk."""
+        """Return the size of the disk."""
+        return self._disk.total_bytes()
 
     def check_writable(self) -> None:
-        """StoreFull or StoreUnavailable if nothing can be written just now."""
+        """Raise StoreFull or StoreUnavailable if nothing can be written just now. Tried, not guessed."""
+        self._disk.check_writable()
 
     def stored_bytes(self) -> Mapping[str, int]:
-        """Bytes of tensors, jobs and uploads. Asks for the size of every file: not for every request."""
+        """Return the bytes of tensors, jobs and uploads. Takes about a second for a hundred thousand files."""
+        sizes = {kind: sum(blob.nbytes for blob in self._blobs.list(f"{kind}/")) for kind in ("tensors", "jobs")}
+        return {**sizes, "uploads": self._disk.unfinished_bytes()}
+
+    def _job_ids(self) -> Iterator[str]:
+        last = ""
+        for blob in self._blobs.list("jobs/"):
+            id = blob.name.split("/")[1]
+            if id != last and JOB_ID.fullmatch(id):
+                last = id
+                yield id
+
+
+def _is_blob(name: str) -> bool:
+    return name.startswith("jobs/") and not any(part.startswith(".") for part in name.split("/"))
+
+
+def _marked_digest(name: str) -> str | None:
+    """Return the digest in the name of a marker, as uploads left them before there were pins."""
+    digest = name.rpartition(".")[2]
+    return digest if len(digest) == 64 else None

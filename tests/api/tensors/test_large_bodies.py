@@ -19,7 +19,7 @@ from sparse_ncp.worker.errors import StoreFull
 from sparse_ncp.worker.operations.receiving import CHUNK
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import connect
-from sparse_ncp.worker.store.uploads import LocalUpload
+from sparse_ncp.worker.store.tensors import Upload
 from tests.support.api import Api, http_client, npy, running_api
 from tests.support.raw_http import connected, until_closed
 from tests.support.stack import embedded_redis, wait_for
@@ -175,7 +175,7 @@ def test_a_refusal_in_the_middle_arrives_and_the_connection_is_used_again(
     content = tensor_of(16 * CHUNK)
     with connected(running) as connection, connection.makefile("rb") as answers:
         with monkeypatch.context() as patched:
-            patched.setattr(LocalUpload, "write", _fill_the_disk)
+            patched.setattr(Upload, "write", _fill_the_disk)
             connection.sendall(head(len(content)) + content)
             assert next_answer(answers).status == 507
         wait_until_nothing_is_left(configuration)
@@ -183,8 +183,8 @@ def test_a_refusal_in_the_middle_arrives_and_the_connection_is_used_again(
         assert_stored(next_answer(answers), content, caller)
 
 
-def _fill_the_disk(upload: LocalUpload, chunk: memoryview) -> None:
-    upload.nbytes += len(chunk)
+def _fill_the_disk(upload: Upload, chunk: memoryview) -> None:
+    upload._writer.write(chunk)
     if upload.nbytes > 4 * CHUNK:
         raise StoreFull(28, "the disk has no room left")
 
@@ -193,13 +193,13 @@ def test_a_client_waits_while_the_disk_does(
     running: Api, caller: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No more than the buffers is received ahead; the kernel holds a few megabytes on either side."""
-    content, is_writable, write = tensor_of(64 * CHUNK), threading.Event(), LocalUpload.write
+    content, is_writable, write = tensor_of(64 * CHUNK), threading.Event(), Upload.write
 
-    def wait_and_write(upload: LocalUpload, chunk: memoryview) -> None:
+    def wait_and_write(upload: Upload, chunk: memoryview) -> None:
         assert is_writable.wait(60)
         write(upload, chunk)
 
-    monkeypatch.setattr(LocalUpload, "write", wait_and_write)
+    monkeypatch.setattr(Upload, "write", wait_and_write)
     with connected(running) as connection, connection.makefile("rb") as answers:
         rest = memoryview(head(len(content)) + content)
         while select.select([], [connection], [], 1)[1]:

@@ -138,7 +138,8 @@ def test_a_summary_is_computed_once_kept_with_the_bytes_and_gone_with_them(
 ) -> None:
     X = planted(6, 5, seed=41)
     record, shared = upload(client, X), upload(other_client, X)
-    path, kept = f"/v1/tensors/{record['id']}/summary", LocalStore(configuration.data).tensor_path(record["sha256"])
+    path = f"/v1/tensors/{record['id']}/summary"
+    kept = LocalStore(configuration.data).root / "tensors" / record["sha256"] / "summary.json"
     kept = kept.with_suffix(".json")
     refused(other_client.get(path), 404)
     first = client.get(path)
@@ -184,4 +185,4 @@ def test_a_summary_that_comes_too_late_leaves_no_file(client: httpx.Client, conf
     client.delete(f"/v1/tensors/{record['id']}")
     store.save_summary(record["sha256"], b"{}")
     assert store.summary(record["sha256"]) is None
-    assert not store.tensor_path(record["sha256"]).with_suffix(".json").exists()
+    assert not (store.root / "tensors" / record["sha256"]).exists()

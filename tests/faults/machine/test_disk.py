@@ -49,10 +49,10 @@ def test_checkpoints_and_the_result_wait_for_room(tmp_path: Path, disk: Disk) ->
 
             wait_for(computed, 120, "the last iteration")
             assert backend.now(job).state == "running"
-            wait_for(lambda: not list(backend.folder(job).glob(".factors-*")), what="the half-written result to go")
+            wait_for(lambda: not list(backend.folder(job).glob("factors-*")), what="the half-written result to go")
             whole = [
-                backend.store.job(job.id).load_checkpoint(path.name)
-                for path in backend.folder(job).glob("checkpoint-*")
+                backend.store.job(job.id).load_checkpoint(path.parent.name)
+                for path in backend.folder(job).glob("checkpoint-*/manifest.json")
             ]
             assert whole
             assert None not in whole

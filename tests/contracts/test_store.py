@@ -1,0 +1,183 @@
+"""The store on every implementation of `Blobs`, and data folders that earlier releases wrote."""
+
+import hashlib
+import json
+import tarfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparse_ncp.worker.contract import Export
+from sparse_ncp.worker.errors import NoFactorsYet, NotFound
+from sparse_ncp.worker.store import tensors
+from sparse_ncp.worker.store.local import LocalStore
+from sparse_ncp.worker.store.store import Store
+from tests.contracts import record
+from tests.contracts.memory_blobs import MemoryBlobs
+from tests.support.jobs import npy, random_tensor
+
+RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.tar.gz"))
+SHA256 = hashlib.sha256(npy(record.TENSOR)).hexdigest()
+
+
+@pytest.fixture(params=["local", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A store that notes that small tensors are intact, too."""
+    monkeypatch.setattr(tensors, "LEAST_BYTES", 0)
+    blobs = MemoryBlobs()
+    return LocalStore(tmp_path) if request.param == "local" else Store(blobs, blobs)
+
+
+def keep(store: Store, content: bytes) -> str:
+    with store.upload() as upload:
+        upload.write(content)
+        sha256, _ = upload.keep()
+    return sha256
+
+
+def assert_recorded(store: Store) -> None:
+    """All that is promised to stay readable."""
+    for array in (record.TENSOR, record.GAPS):
+        sha256 = hashlib.sha256(npy(array)).hexdigest()
+        assert np.array_equal(store.open_tensor(sha256), array, equal_nan=True)
+        with store.open_content(sha256).file as file:
+            assert file.read() == npy(array)
+        store.verify_tensor(sha256)
+    for name in ("ended", "run"):
+        job = store.job(name)
+        assert job.history() == record.ROWS
+        assert job.history(after=2, count=3) == record.ROWS[2:5]
+        assert job.changes() == record.CHANGES
+        for file_name in ("A1.npy", "factors.npz", "factors.mat"):
+            opened = job.open_factors(file_name)
+            with opened.file as file:
+                assert hashlib.sha256(file.read()).hexdigest() == opened.sha256
+            assert opened.iteration == 5
+        with job.export(Export(format="csv")).file as file:
+            assert file.read()
+
+
+def test_what_is_stored_comes_back(store: Store) -> None:
+    record.fill(store)
+    assert_recorded(store)
+    assert store.summary(SHA256) == record.SUMMARY
+    assert store.job("interrupted").last_checkpoint("gone") is not None
+    expected = [hashlib.sha256(A.tobytes()).hexdigest() for A in record.states()[-1].factors]
+    assert record.digests(store)["ended"] == expected
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name)
+def test_a_data_folder_of_an_earlier_release_is_read(path: Path, tmp_path: Path) -> None:
+    with tarfile.open(path) as archive:
+        archive.extractall(tmp_path, filter="data")
+    store, expected = LocalStore(tmp_path), json.loads((tmp_path / "expected.json").read_text())
+    assert_recorded(store)
+    interrupted = store.job("interrupted")
+    if path.name.startswith("unversioned"):  # its checkpoints are ignored: the job starts again from its seed
+        assert interrupted.last_checkpoint("checkpoint-1-3") is None
+        with pytest.raises(NoFactorsYet):
+            interrupted.factors()
+        del expected["interrupted"]
+    for name, digests in expected.items():
+        assert [hashlib.sha256(A.tobytes()).hexdigest() for A in store.job(name).factors()] == digests
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name)
+def test_a_data_folder_of_an_earlier_release_is_added_to_and_emptied(path: Path, tmp_path: Path) -> None:
+    with tarfile.open(path) as archive:
+        archive.extractall(tmp_path, filter="data")
+    store = LocalStore(tmp_path)
+    assert keep(store, npy(record.TENSOR)) == SHA256
+    assert np.array_equal(store.open_tensor(SHA256), record.TENSOR)
+    for array in (record.TENSOR, record.GAPS):
+        assert store.remove_tensor(hashlib.sha256(npy(array)).hexdigest(), lambda _: True)
+    for job in ("ended", "run", "interrupted"):
+        store.remove_job(job)
+    left = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
+    assert left <= {"expected.json", "tensors/.lock"}
+
+
+def test_the_same_bytes_are_stored_once(store: Store) -> None:
+    keep(store, npy(record.TENSOR))
+    once = store.stored_bytes()["tensors"]
+    assert keep(store, npy(record.TENSOR)) == SHA256
+    assert store.stored_bytes()["tensors"] == once
+
+
+def test_a_tensor_that_is_uploaded_again_while_it_is_removed_stays(store: Store) -> None:
+    """Whoever removes it sees the upload, or the upload brings its own bytes. Records are a set here."""
+    content, records, done = npy(random_tensor(3, 4)), set[int](), threading.Event()
+    sha256 = hashlib.sha256(content).hexdigest()
+
+    def upload(turn: int) -> None:
+        with store.upload() as one:
+            one.write(content)
+            one.keep()
+            records.add(turn)
+        assert np.array_equal(store.open_tensor(sha256), random_tensor(3, 4))
+        records.discard(turn)
+
+    def remove() -> None:
+        while not done.is_set():
+            store.remove_tensor(sha256, lambda _: not records)
+
+    with ThreadPoolExecutor(4) as pool:
+        removers = [pool.submit(remove) for _ in range(2)]
+        try:
+            list(map(upload, range(25)))
+        finally:
+            done.set()
+        for remover in removers:
+            remover.result()
+    store.remove_tensor(sha256, lambda _: True)
+    with pytest.raises(NotFound):
+        store.open_tensor(sha256)
+    assert store.stored_bytes() == {"tensors": 0, "jobs": 0, "uploads": 0}
+
+
+def test_a_removal_that_was_cut_short_hides_nothing_and_is_undone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(store, npy(record.TENSOR))
+    asked: list[str] = []
+
+    def die_at_the_second_question(sha256: str) -> bool:
+        asked.append(sha256)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return True
+
+    with pytest.raises(KeyboardInterrupt):
+        store.remove_tensor(SHA256, die_at_the_second_question)
+    assert np.array_equal(store.open_tensor(SHA256), record.TENSOR)
+    assert keep(store, npy(record.TENSOR)) == SHA256
+    monkeypatch.setattr(tensors, "ABANDONED_SECONDS", -1.0)
+    assert not store.remove_tensor(SHA256, lambda _: False)
+    assert np.array_equal(store.open_tensor(SHA256), record.TENSOR)
+    assert {item.name for item in store.abandoned_uploads()} == set()
+    assert store.remove_tensor(SHA256, lambda _: True)
+    assert store.stored_bytes()["tensors"] == 0
+
+
+def test_bytes_that_no_manifest_names_are_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(store, npy(record.TENSOR))
+    with store.upload() as upload:
+        upload.write(npy(random_tensor(3, 4)))
+        upload._writer.commit()  # and dies
+        monkeypatch.setattr(tensors, "ABANDONED_SECONDS", -1.0)
+        (item,) = store.abandoned_uploads()
+        store.remove_leftover(item)
+        assert store.abandoned_uploads() == []
+    assert np.array_equal(store.open_tensor(SHA256), record.TENSOR)
+
+
+def test_of_a_result_that_was_never_published_nothing_is_seen(store: Store) -> None:
+    state = record.states()[-1]
+    store.job("j").save_checkpoint(1, state)
+    store._blobs.put("jobs/j/factors-2/A1.npy", b"half")
+    assert np.array_equal(store.job("j").factors()[0], state.factors[0])
+    store.job("j").tidy()
+    assert "jobs/j/factors-2/A1.npy" not in [blob.name for blob in store._blobs.list("jobs/")]

@@ -1,0 +1,409 @@
+"""The tensors of a store: uploads, contents by their SHA-256, and what is remembered about them.
+
+The bytes of an upload lie under a random name, `tensors/<token>.npy`. The manifest `tensors/<sha256>/manifest.json`
+publishes them, written by the first upload of these bytes; later ones find it and discard their own.
+
+A *pin*, `tensors/<sha256>/pin-<token>`, protects the bytes of an upload until its record is added. Deleting first moves
+the manifest to `removal.json`, and only then looks for pins and records: an upload that found the manifest before has
+its pin there already, and one that comes later publishes its own bytes.
+"""
+
+import hashlib
+import json
+import logging
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from numpy.typing import NDArray
+
+from sparse_ncp.solvers.runtime import OnProgress, Scan
+from sparse_ncp.worker.errors import BadTensor, CorruptFile, NotFound, StoreFull, StoreUnavailable
+from sparse_ncp.worker.store.blobs import Blob, Blobs, OpenFile, StoredItem
+from sparse_ncp.worker.store.npy_validation import Facts, inspect, load_array, open_array
+from sparse_ncp.worker.store.verification import LEAST_BYTES, Verified, verify
+
+Answer = TypeVar("Answer")
+# Whether no record names the bytes with this SHA-256.
+IsUnused: TypeAlias = Callable[[str], bool]
+
+FORMAT = 1
+MANIFEST, REMOVAL, SUMMARY, VERIFIED, PIN = "manifest.json", "removal.json", "summary.json", "verified.json", "pin-"
+TOKEN, DIGEST = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{64}")
+# A pin, or bytes without a manifest, of this age belongs to an upload whose process died.
+ABANDONED_SECONDS = 3600.0
+# A smaller chunk is hashed sooner than a thread is woken.
+LARGE_CHUNK = 1 << 18
+# How often to look again for a blob that is replaced or deleted meanwhile.
+TRIES = 20
+log = logging.getLogger("ncp.store")
+
+
+class Content(NamedTuple):
+    """Where the bytes of a tensor lie."""
+
+    blob: str
+    nbytes: int
+
+
+class Tensors:
+    """The tensors in a store."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+
+    def upload(self) -> "Upload":
+        """Receive a tensor."""
+        return Upload(self, self._blobs)
+
+    def open_array(self, sha256: str) -> NDArray[Any]:
+        """Return the tensor as a read-only array: a memory map where the store has a local path."""
+        return self._open(sha256, lambda content: _array(self._blobs, content.blob))
+
+    def open_content(self, sha256: str) -> OpenFile:
+        """Open the `.npy` file as it was uploaded."""
+        return self._open(sha256, lambda content: OpenFile(self._blobs.open(content.blob), sha256, content.nbytes))
+
+    def _open(self, sha256: str, read: Callable[[Content], Answer]) -> Answer:
+        """Read content that another upload may be replacing."""
+        for _ in range(TRIES):
+            content = self.find(sha256)
+            if content is None:
+                break
+            with suppress(FileNotFoundError):
+                return read(content)
+        raise NotFound("tensor content", sha256)
+
+    def find(self, sha256: str) -> Content | None:
+        """Find the bytes with this SHA-256; None if there are none.
+
+        Raises
+        ------
+        NotFound
+            This is no SHA-256.
+        """
+        if not DIGEST.fullmatch(sha256):
+            raise NotFound("tensor content", sha256)
+        for name in (MANIFEST, REMOVAL):
+            published = self.read(f"tensors/{sha256}/{name}")
+            if published is not None:
+                found = json.loads(published)
+                return Content(found["blob"], found["nbytes"])
+        with suppress(FileNotFoundError):  # stored before there were manifests
+            return Content(*self._blobs.stat(f"tensors/{sha256}.npy")[:2])
+        return None
+
+    def read(self, name: str) -> bytes | None:
+        """Return a small blob; None if there is none."""
+        try:
+            with self._blobs.open(name) as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+
+    def item(self, sha256: str) -> StoredItem | None:
+        """Describe a tensor, with all that belongs to it; None if there is none."""
+        content = self.find(sha256)
+        if content is None:
+            return None
+        beside = sum(blob.nbytes for blob in self._blobs.list(f"tensors/{sha256}/"))
+        return StoredItem(f"tensors/{sha256}", content.nbytes + beside)
+
+    # What is remembered
+
+    def summary(self, sha256: str) -> bytes | None:
+        """Return what `save_summary` was given for this tensor; None if there is none, or it is damaged."""
+        digest, _, content = (self.read(f"tensors/{sha256}/{SUMMARY}") or b"").partition(b"\n")
+        return content if hashlib.sha256(content).hexdigest().encode() == digest else None
+
+    def save_summary(self, sha256: str, content: bytes) -> None:
+        """Keep what was computed from a tensor for as long as the tensor itself."""
+        self._remember(sha256, SUMMARY, hashlib.sha256(content).hexdigest().encode() + b"\n" + content, flush=True)
+
+    def _remember(self, sha256: str, name: str, content: bytes, flush: bool) -> None:
+        """Put a note beside a tensor, unless the tensor is gone by then."""
+        if self.find(sha256) is not None:
+            self._blobs.put(f"tensors/{sha256}/{name}", content, flush=flush)
+            if self.find(sha256) is None:
+                self._blobs.delete(f"tensors/{sha256}/{name}")
+
+    def verify(self, sha256: str, threads: int | None = None, on_progress: OnProgress | None = None) -> Scan | None:
+        """Compare the bytes with their digest: a disk may damage them, or a person. Unchanged ones are read once.
+
+        Returns
+        -------
+        Scan or None
+            What a scan finds in the tensor, if one was made. None for a tensor that is gone: opening it says so.
+
+        Raises
+        ------
+        CorruptFile
+            The bytes are no longer those that were uploaded.
+        """
+        content = self.find(sha256)
+        try:
+            blob = None if content is None else self._blobs.stat(content.blob)
+        except FileNotFoundError:
+            blob = None
+        if blob is None:
+            return None
+        found = None
+        if blob.nbytes < LEAST_BYTES:
+            with self._blobs.open(blob.name) as file:
+                intact = hashlib.file_digest(file, "sha256").hexdigest() == sha256  # type: ignore[arg-type]
+        else:
+            note = self.read(f"tensors/{sha256}/{VERIFIED}")
+            remembered = None if note is None else Verified.from_bytes(note, sha256)
+            if remembered is not None and remembered.holds_for(blob):
+                return remembered.known
+            found = self._scan(blob.name, sha256, threads, on_progress)
+            intact = found is not None
+        if not intact:
+            raise CorruptFile(f"the stored tensor {sha256} was altered since it was uploaded")
+        if found is not None:
+            self.remember(sha256, blob, found)
+        return found
+
+    def _scan(self, blob: str, sha256: str, threads: int | None, on_progress: OnProgress | None) -> Scan | None:
+        try:
+            tensor = _array(self._blobs, blob)
+        except BadTensor:
+            return None
+        with self._blobs.open(blob) as file:
+            return verify(file, tensor, sha256, threads, on_progress)
+
+    def remember(self, sha256: str, blob: Blob, found: Scan) -> None:
+        """Note that a large tensor is intact. Not flushed: what a power cut spoils is ignored, and found again."""
+        note = Verified.now(blob, found) if blob.nbytes >= LEAST_BYTES else None
+        if note is None:
+            return
+        try:
+            self._remember(sha256, VERIFIED, note.to_bytes(sha256), flush=False)
+        except (StoreFull, StoreUnavailable) as error:
+            log.warning("tensor %s: its check was not noted, it will be repeated: %s", sha256, error)
+
+    # Publishing and removing
+
+    def publish(self, sha256: str, blob: str, nbytes: int) -> bool:
+        """Publish the bytes of an upload unless others are; return whether it is these that count."""
+        folder = f"tensors/{sha256}"
+        manifest = json.dumps({"format": FORMAT, "sha256": sha256, "blob": blob, "nbytes": nbytes}).encode()
+        while not self._blobs.put_if_absent(f"{folder}/{MANIFEST}", manifest):
+            published = self.find(sha256)
+            if published is not None and published.blob == blob:
+                return True
+            with suppress(FileNotFoundError):
+                if published is not None and self._blobs.stat(published.blob).nbytes == nbytes:
+                    return False
+            stale = self.read(f"{folder}/{MANIFEST}")
+            if published is not None and stale is not None and json.loads(stale)["blob"] == published.blob:
+                self._blobs.delete(f"{folder}/{MANIFEST}")  # a power cut has brought it back without its bytes
+        self._delete_unversioned(sha256)
+        return True
+
+    def remove(self, sha256: str, is_unused: IsUnused) -> bool:
+        """Remove a tensor unless a record names it or an upload of the same bytes is adding one.
+
+        Parameters
+        ----------
+        sha256 : str
+            The tensor.
+        is_unused : callable
+            Asked again while no upload can rely on these bytes any more.
+
+        Returns
+        -------
+        bool
+            Whether it was removed.
+        """
+        folder = f"tensors/{sha256}"
+        begun = [blob for blob in self._blobs.list(f"{folder}/") if blob.name == f"{folder}/{REMOVAL}"]
+        if begun and begun[0].age_seconds < ABANDONED_SECONDS:
+            return False  # another process is removing it
+        if begun:
+            self._restore(sha256)
+        if not self._is_free(sha256, is_unused):
+            return False
+        manifest = self.read(f"{folder}/{MANIFEST}")
+        if manifest is not None:
+            if not self._blobs.put_if_absent(f"{folder}/{REMOVAL}", manifest):
+                return False
+            if self.read(f"{folder}/{MANIFEST}") != manifest:  # removed and published anew since it was read
+                self._blobs.delete(f"{folder}/{REMOVAL}")
+                return False
+            self._blobs.delete(f"{folder}/{MANIFEST}")
+            if not self._is_free(sha256, is_unused):
+                self._restore(sha256)
+                return False
+            self._blobs.delete(json.loads(manifest)["blob"])
+        self._delete_unversioned(sha256)
+        for name in (SUMMARY, VERIFIED, REMOVAL):
+            self._blobs.delete(f"{folder}/{name}")
+        return True
+
+    def _restore(self, sha256: str) -> None:
+        """Publish again what a removal has moved aside."""
+        folder = f"tensors/{sha256}"
+        moved = self.read(f"{folder}/{REMOVAL}")
+        if moved is not None and not self._blobs.put_if_absent(f"{folder}/{MANIFEST}", moved):
+            published = self.find(sha256)
+            if published is not None and published.blob != json.loads(moved)["blob"]:
+                self._blobs.delete(json.loads(moved)["blob"])  # an upload has published its own bytes
+        self._blobs.delete(f"{folder}/{REMOVAL}")
+
+    def _is_free(self, sha256: str, is_unused: IsUnused) -> bool:
+        """Whether no upload and no record relies on the bytes. Pins first: they end once the record is added."""
+        blobs = self._blobs.list(f"tensors/{sha256}/")
+        pins = [blob for blob in blobs if blob.name.rpartition("/")[2].startswith(PIN)]
+        return all(pin.age_seconds > ABANDONED_SECONDS for pin in pins) and is_unused(sha256)
+
+    def _delete_unversioned(self, sha256: str) -> None:
+        """Delete what was stored before there were manifests."""
+        for suffix in ("npy", "json", "verified"):
+            self._blobs.delete(f"tensors/{sha256}.{suffix}")
+
+    def abandoned(self) -> Iterator[StoredItem]:
+        """List pins and bytes of uploads that died, and removals that were not finished.
+
+        An item with a digest may be of bytes without a record: remove the tensor first, if it is unused.
+        """
+        tokens: list[Blob] = []
+        published: list[str] = []
+        for blob in self._blobs.list("tensors/"):
+            folder, _, name = blob.name.removeprefix("tensors/").rpartition("/")
+            if not folder and TOKEN.fullmatch(name.removesuffix(".npy")):
+                tokens.append(blob)
+            elif name in (MANIFEST, REMOVAL):
+                published.append(blob.name)
+            old = blob.age_seconds > ABANDONED_SECONDS
+            if old and DIGEST.fullmatch(folder) and (name.startswith(PIN) or name == REMOVAL):
+                yield StoredItem(blob.name, blob.nbytes, folder)
+        if len(tokens) > len(published):  # each manifest names bytes of its own
+            named = {json.loads(found)["blob"] for found in map(self.read, published) if found is not None}
+            for blob in tokens:
+                if blob.name not in named and blob.age_seconds > ABANDONED_SECONDS:
+                    yield StoredItem(blob.name, blob.nbytes)
+
+
+class Upload:
+    """One upload: a context manager. What was not kept when it ends is gone.
+
+    The tensor's record must be added before it ends: until then nobody else may remove the same content.
+    """
+
+    def __init__(self, tensors: Tensors, blobs: Blobs) -> None:
+        self._tensors = tensors
+        self._blobs = blobs
+        self._token = secrets.token_hex(8)
+        self._blob = f"tensors/{self._token}.npy"
+        self._pin: str | None = None
+        self._published = False  # whether the manifest names our bytes
+        self._digest = hashlib.sha256()
+        self._open = ExitStack()
+
+    def __enter__(self) -> "Upload":
+        self._writer = self._open.enter_context(self._blobs.writer(self._blob))
+        self._hasher = self._open.enter_context(ThreadPoolExecutor(1, "hash"))
+        return self
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes were written."""
+        return self._writer.nbytes
+
+    @property
+    def sha256(self) -> str:
+        """The digest of what was written."""
+        return self._digest.hexdigest()
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Write and hash a piece, side by side. The caller may reuse its buffer then."""
+        hashed = self._hasher.submit(self._digest.update, chunk) if len(chunk) >= LARGE_CHUNK else None
+        try:
+            self._writer.write(chunk)
+        finally:
+            if hashed is None:
+                self._digest.update(chunk)
+            else:
+                hashed.result()
+
+    def keep(self, expected_sha256: str | None = None, threads: int | None = None) -> tuple[str, Facts]:
+        """Check the file, and make it durable under its SHA-256: the same bytes are stored once.
+
+        Parameters
+        ----------
+        expected_sha256 : str, optional
+            The digest that the sender gave.
+        threads : int, optional
+            How many threads scan the tensor.
+
+        Returns
+        -------
+        sha256 : str
+            The digest.
+        facts : Facts
+            What is known of the tensor.
+
+        Raises
+        ------
+        BadTensor
+            It cannot be decomposed, or has another digest.
+        """
+        sha256 = self.sha256
+        if expected_sha256 is not None and expected_sha256.lower() != sha256:
+            raise BadTensor("Repr-Digest", f"does not match: the body's SHA-256 is {sha256}", "upload it again")
+        path = self._writer.local_path()
+        with ExitStack() as stack:
+            if path is None:
+                self._writer.commit()
+                tensor = _array(self._blobs, self._blob)
+            else:
+                tensor = open_array(path)  # what is not a tensor at all is refused before anything is flushed
+            threaded = stack.enter_context(ThreadPoolExecutor(2))
+            steps = [threaded.submit(self._put_pin, sha256)]
+            if path is not None:
+                steps.append(threaded.submit(self._writer.commit))  # flushed while the entries are read
+            facts, found = inspect(tensor, threads)
+            for step in steps:
+                step.result()
+        nbytes = self._writer.nbytes
+        self._published = self._tensors.publish(sha256, self._blob, nbytes)
+        if self._published:
+            self._tensors.remember(sha256, self._blobs.stat(self._blob), found)
+        return sha256, facts
+
+    def _put_pin(self, sha256: str) -> None:
+        self._pin = f"tensors/{sha256}/{PIN}{self._token}"
+        self._blobs.put(self._pin, b"")
+
+    def discard(self, is_unused: IsUnused) -> None:
+        """Leave nothing of an upload that was kept, but whose record was refused."""
+        if self._pin is not None:
+            self._blobs.delete(self._pin)
+        self._tensors.remove(self.sha256, is_unused)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._open:
+            kept = self._pin is not None and (self._published or kind is None)
+            if kept and kind is None and not self._published:
+                self._published = self._tensors.publish(self.sha256, self._blob, self._writer.nbytes)
+            if not self._published:
+                self._writer.abort()
+                self._blobs.delete(self._blob)
+            if self._pin is not None and (kind is None or not kept):
+                self._blobs.delete(self._pin)  # else cleanup finds out whether the bytes are needed
+
+
+def _array(blobs: Blobs, name: str) -> NDArray[Any]:
+    """Open a `.npy` blob as a read-only array."""
+    path = blobs.local_path(name)
+    if path is not None:
+        return open_array(path)
+    with blobs.open(name) as file:
+        return load_array(file)
