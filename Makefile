@@ -29,6 +29,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(MAKE) page-lint
 
 page-lint:
 	tools/page/check.sh
