@@ -181,9 +181,9 @@ def asked(client: httpx.Client, **fields: object) -> dict[str, object]:
     [
         ({"max_iterations": 50}, "max_iterations", "belongs in `stop`", '"stop": {"max_iterations": …}'),
         ({"tolerance": 0}, "tolerance", "belongs in `stop`", '"stop": {"tolerance": …}'),
-        ({"stop": {"seed": 1}}, "stop.seed", "does not belong into stop", '"seed" beside "stop"'),
-        ({"stop": {"max_iteration": 1}}, "stop.max_iteration", "not known", "write max_iterations"),
-        ({"penalti": "l1"}, "penalti", "not known", "write penalty"),
+        ({"stop": {"seed": 1}}, "stop.seed", "does not belong in `stop`", '"seed" beside "stop"'),
+        ({"stop": {"max_iteration": 1}}, "stop.max_iteration", "not known", "did you mean max_iterations"),
+        ({"penalti": "l1"}, "penalti", "not known", "did you mean penalty"),
         ({"colour": "red"}, "colour", "not known", "leave it out"),
         ({"rank": [8]}, "rank", "not a list", "without brackets"),
         ({"rank": {"value": 8}}, "rank", "not an object", "such as 8"),
