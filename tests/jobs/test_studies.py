@@ -13,6 +13,8 @@ from sparse_ncp.worker.operations.studies import StudyOperations
 from sparse_ncp.worker.operations.tensors import TensorOperations
 from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.records.redis import keys
+from sparse_ncp.worker.records.redis.connection import connect
 from sparse_ncp.worker.store.local import LocalStore
 from sparse_ncp.worker.study_contract import Study, StudyRequest
 from tests.support.jobs import request
@@ -211,3 +213,19 @@ def test_thousands_of_runs_are_queued_in_one_step(
         (0, 0.0), (0, 0.1), (0, 0.2), (1, 0.0),
     ]  # fmt: skip
     assert records.studies.cancel("local", study.id).runs.cancelled == 2996
+
+
+def test_a_study_that_was_recorded_before_the_first_release_is_read_and_runs(
+    records: ExecutionRecords, studies: StudyOperations, tensor: TensorRecord, configuration: Configuration
+) -> None:
+    choose = TypeAdapter(StudyRequest).validate_python({"kind": "choose", "tensor_id": tensor.id})
+    study, _ = studies.submit("local", choose, limits=Limits())
+    with connect(configuration) as client:
+        for name, former in (("details", "told"), ("settings", "asked")):
+            client.hset(keys.study(study.id), former, client.hget(keys.study(study.id), name))
+            client.hdel(keys.study(study.id), name)
+    assert studies.get(study.owner, study.id) == study
+    assert records.studies.shape(study.id) == tensor.shape
+    claim = records.claims.claim("worker")
+    assert claim is not None
+    assert claim.study_request is not None

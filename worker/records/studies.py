@@ -19,6 +19,8 @@ from sparse_ncp.worker.study_contract import ChooseRequest, CompareFields, Measu
 
 # Runs that one script ends or deletes: it blocks Redis for a few milliseconds.
 BATCH = 500
+# Names of fields in records from before 0.1.0.
+FORMER_FIELDS = {"details": "told", "settings": "asked"}
 
 
 class PlannedRun(NamedTuple):
@@ -139,11 +141,11 @@ class StudyRecords:
 
     def grid(self, id: str) -> ComparisonSettings:
         """Return the settings of a comparison."""
-        return ComparisonSettings.model_validate_json(self._redis.command("HGET", keys.study(id), "settings"))
+        return ComparisonSettings.model_validate_json(self._text(id, "settings"))
 
     def shape(self, id: str) -> tuple[int, ...]:
         """Return the shape of a study's tensor, which may have been deleted since."""
-        return tuple(json.loads(self._redis.command("HGET", keys.study(id), "details"))["shape"])
+        return tuple(json.loads(self._text(id, "details"))["shape"])
 
     def checked(self, id: str) -> tuple[float, ...]:
         """Return the results of the validation checks that are done."""
@@ -171,8 +173,13 @@ class StudyRecords:
         if self._redis.command("EXISTS", keys.study(id)):
             self._redis.command("HSET", keys.study(id), "recommendation", json.dumps(asdict(recommendation)))
 
+    def _text(self, id: str, field: str) -> str:
+        now, former = self._redis.command("HMGET", keys.study(id), field, FORMER_FIELDS[field])
+        text: str = now or former
+        return text
+
     def _study(self, fields: Fields) -> Study:
-        details: dict[str, Any] = json.loads(fields["details"])
+        details: dict[str, Any] = json.loads(fields.get("details") or fields[FORMER_FIELDS["details"]])
         total, ended = int(fields["total"]), sum(int(fields[state]) for state in TERMINAL)
         progress = float(fields.get("progress", 0)) if fields["kind"] == "choose" else ended / total
         job_id = self._redis.command("LINDEX", keys.runs(fields["id"]), 0) if fields["kind"] == "choose" else None

@@ -322,7 +322,7 @@ local function start_attempt(id, worker, lease, batch)
     add('reference_sha256', study_field(study, 'reference_sha256'))
     add('reference_mode', study_field(study, 'reference_mode'))
     if field(id, 'task') ~= 'run' then
-      add('study_request', study_field(study, 'settings'))
+      add('study_request', study_field(study, 'settings') or study_field(study, 'asked')) -- 'asked' before 0.1.0
       add('validation_results', study_field(study, 'checked'))
     end
   end
