@@ -15,11 +15,11 @@ demo: $(VENV)/server
 
 # The contributor's minute: the checks, and the tests that start no process, two variants of each.
 quick: lint
-	$(BIN)/pytest --quick --hypothesis-profile=quick --numprocesses 2 tests/solvers tests/jobs tests/clients
+	$(BIN)/pytest --quick --hypothesis-profile=quick --numprocesses 2 tests/solvers tests/contracts tests/jobs tests/clients
 
 test: lint
 	$(BIN)/pytest $(DURATIONS) --numprocesses 2 tests/solvers
-	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/jobs tests/api tests/security tests/operations
+	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/contracts tests/jobs tests/api tests/security tests/operations
 	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/clients
 	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/page
 	$(MAKE) faults
