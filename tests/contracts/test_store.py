@@ -108,7 +108,7 @@ def test_the_same_bytes_are_stored_once(store: Store) -> None:
 
 
 def test_a_tensor_that_is_uploaded_again_while_it_is_removed_stays(store: Store) -> None:
-    """Whoever removes it sees the upload, or the upload brings its own bytes. Records are a set here."""
+    """The removal notices the upload, or the upload writes its own bytes. A set stands for the records."""
     content, records, done = npy(random_tensor(3, 4)), set[int](), threading.Event()
     sha256 = hashlib.sha256(content).hexdigest()
 

@@ -15,6 +15,7 @@ from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import connect
+from sparse_ncp.worker.records.studies import FORMER_FIELDS
 from sparse_ncp.worker.store.local import LocalStore
 from sparse_ncp.worker.study_contract import Study, StudyRequest
 from tests.support.jobs import request
@@ -221,7 +222,7 @@ def test_a_study_that_was_recorded_before_the_first_release_is_read_and_runs(
     choose = TypeAdapter(StudyRequest).validate_python({"kind": "choose", "tensor_id": tensor.id})
     study, _ = studies.submit("local", choose, limits=Limits())
     with connect(configuration) as client:
-        for name, former in (("details", "told"), ("settings", "asked")):
+        for name, former in FORMER_FIELDS.items():
             client.hset(keys.study(study.id), former, client.hget(keys.study(study.id), name))
             client.hdel(keys.study(study.id), name)
     assert studies.get(study.owner, study.id) == study

@@ -20,7 +20,7 @@ from sparse_ncp.worker.study_contract import ChooseRequest, CompareFields, Measu
 # Runs that one script ends or deletes: it blocks Redis for a few milliseconds.
 BATCH = 500
 # Names of fields in records from before 0.1.0.
-FORMER_FIELDS = {"details": "told", "settings": "asked"}
+FORMER_FIELDS = {"details": "told", "settings": "asked"}  # language: stored name
 
 
 class PlannedRun(NamedTuple):

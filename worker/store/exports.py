@@ -48,7 +48,7 @@ def read_model(file: BinaryIO) -> Model:
 
 
 def arranged(model: Model, scale: Scale, order: Order, zeros: Zeros) -> Model:
-    """The same components, dropped, sorted and scaled as asked; `components` has their numbers in the run."""
+    """Drop, sort and scale components as requested; `components` has their numbers in the run."""
     sizes = weights(model.factors)
     kept = np.arange(len(sizes))
     if zeros == "drop":

@@ -20,10 +20,10 @@ from sparse_ncp.worker.errors import StoreFull, StoreUnavailable
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 CHUNK = 1 << 20
 SYNC_FILE_RANGE_WRITE = 2
-# Files that somebody may put into a folder while it is removed.
+# How often to try again to remove a folder into which files are being written.
 WRITERS = 10
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# Of a disk that fails, is mounted read-only, or lies on a machine that does not answer.
+# Errors of a disk that fails, is mounted read-only, or belongs to a machine that does not answer.
 IO_ERRNOS = {
     errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ETIMEDOUT,
     errno.EHOSTDOWN, errno.EREMOTEIO, errno.EUCLEAN, errno.ENOMEDIUM,
@@ -70,7 +70,7 @@ def remove(path: Path) -> None:
 
 
 def _remove_folder(path: Path, tries: int) -> None:
-    """Try again if somebody was just putting a file into it: the next one does not find the folder any more."""
+    """Remove a folder, trying again if a file was written into it meanwhile."""
     try:
         shutil.rmtree(path, onerror=_ignore_missing)
     except OSError as error:
@@ -85,7 +85,7 @@ def _ignore_missing(_function: object, _path: str, error: Any) -> None:
 
 
 def size_of(path: Path) -> int:
-    """The length of a file, or of all files in a folder. Those that are removed meanwhile count nothing."""
+    """Return the size of a file, or of all files in a folder. Files that are removed meanwhile do not count."""
     files = [str(path)]
     if path.is_dir():
         files = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
@@ -97,22 +97,22 @@ def size_of(path: Path) -> int:
 
 
 def open_private(path: Path) -> int:
-    """Create a file that nobody else may read, open for writing."""
+    """Create a file for reading and writing that only this account can open; return its descriptor."""
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE_FILE)
 
 
 def private_file(path: Path) -> Path:
-    """The file, made empty if it is missing."""
+    """Create an empty file if there is none, and return its path."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE))
     return path
 
 
 @contextmanager
 def locked(path: Path, shared: bool = False, wait: bool = True) -> Iterator[int]:
-    """Hold the lock of a file or folder that exists; gives its descriptor.
+    """Lock an existing file or folder, and yield its descriptor.
 
-    BlockingIOError if somebody else has it and `wait` is false. It is only closed, never unlocked: a child that
-    inherits the descriptor holds the lock too, until it ends.
+    Raise BlockingIOError if it is locked already and `wait` is false. It is only closed, never unlocked: a child that
+    inherits the descriptor keeps the lock until it exits.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -123,9 +123,9 @@ def locked(path: Path, shared: bool = False, wait: bool = True) -> Iterator[int]
 
 
 def atomic_write(path: Path, content: bytes, flush: bool = True) -> None:
-    """Write a file that survives a power cut once this returns; before, its old content does.
+    """Replace a file atomically. The new content survives a power cut once this returns.
 
-    Without `flush` that holds after the next `flush_all` only: of many small files a flush each is most of the time.
+    Without `flush`, it does so only after the next `flush_all`, which is much faster for many small files.
     """
     with atomic_writer(path, flush) as file:
         file.write(content)
@@ -133,7 +133,7 @@ def atomic_write(path: Path, content: bytes, flush: bool = True) -> None:
 
 @contextmanager
 def atomic_writer(path: Path, flush: bool = True) -> Iterator[BinaryIO]:
-    """The same for a file that is written in pieces: it is there once the context has ended without an error."""
+    """Replace a file atomically, written in pieces; the file appears when the context ends without an error."""
     aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with translate_storage_errors():
         try:

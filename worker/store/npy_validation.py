@@ -14,7 +14,7 @@ from sparse_ncp.solvers.runtime import MAX_ORDER, MIN_ORDER, Scan, Threads, cont
 from sparse_ncp.worker.errors import BadTensor
 
 MAGIC = b"\x93NUMPY"
-# Enough of a file to tell what it is instead.
+# How much of a file is read to recognise its format.
 START_BYTES = 512
 # numpy writes a few hundred bytes; a longer header is meant to exhaust the parser.
 MAX_HEADER = 64 << 10
@@ -48,7 +48,7 @@ KNOWN_FILES: Mapping[bytes, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Header:
-    """What the header says, checked against the length of the file."""
+    """The header of a `.npy` file, checked against the length of the file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -58,7 +58,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a tensor file once it has been checked."""
+    """Properties of a tensor file that has been checked."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -138,7 +138,7 @@ def _header_text(file: BinaryIO) -> tuple[str, int]:
 
 
 def _description(start: bytes) -> tuple[str, str]:
-    """What a file is that is not a .npy file, by its first bytes, and what to do."""
+    """Recognise another format by the first bytes of a file; return what it is and what to do."""
     if not start:
         return "is empty", SEND_RAW
     if start.startswith(MAGIC):

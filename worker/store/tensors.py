@@ -292,7 +292,7 @@ class Tensors:
 class Upload:
     """One upload: a context manager. What was not kept when it ends is gone.
 
-    The tensor's record must be added before it ends: until then nobody else may remove the same content.
+    The tensor's record must be added before it ends: until then no other process may remove the same content.
     """
 
     def __init__(self, tensors: Tensors, blobs: Blobs) -> None:
