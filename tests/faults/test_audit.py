@@ -102,7 +102,7 @@ def test_an_event_that_is_missing_in_the_stream(server: ChaosServer, job: Accept
     def without_end(path: Path) -> None:
         path.write_text(json.dumps([change for change in json.loads(path.read_text()) if change["kind"] != "end"]))
 
-    with changed(folder(server, job) / "changes.json", without_end):
+    with changed(folder(server, job) / "history" / "changes.json", without_end):
         assert f"job {job.id}: its events have a gap" in list(about(server, job))
 
 
