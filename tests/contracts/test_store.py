@@ -50,6 +50,7 @@ def assert_recorded(store: Store) -> None:
         job = store.job(name)
         assert job.history() == record.ROWS
         assert job.history(after=2, count=3) == record.ROWS[2:5]
+        assert job.history(after=10**18) == []
         assert job.changes() == record.CHANGES
         for file_name in ("A1.npy", "factors.npz", "factors.mat"):
             opened = job.open_factors(file_name)

@@ -139,7 +139,8 @@ def _read_rows(file: BinaryIO, after: int, count: int | None) -> list[list[float
     """Read a part of the table. Tables of before have neither trial starts nor, before that, phases."""
     np.lib.format.read_magic(file)
     (length, columns), _, dtype = np.lib.format.read_array_header_1_0(file)
-    wanted = max(0, length - after if count is None else min(count, length - after))
+    after = min(after, length)  # a seek beyond what a file can hold is an error
+    wanted = length - after if count is None else min(count, length - after)
     file.seek(after * columns * dtype.itemsize, io.SEEK_CUR)
     content: Any = file.read(wanted * columns * dtype.itemsize)
     if len(content) < wanted * columns * dtype.itemsize:
