@@ -24,9 +24,9 @@ from tests.support.stack import server
 
 # Of a schema in this document: what JSON Schema knows, and OpenAPI's example.
 WORDS = {
-    "additionalProperties", "anyOf", "const", "default", "description", "enum", "example", "exclusiveMaximum",
-    "exclusiveMinimum", "format", "items", "maxItems", "maxLength", "maximum", "minItems", "minLength", "minimum",
-    "oneOf", "pattern", "properties", "$ref", "required", "title", "type",
+    "additionalProperties", "anyOf", "const", "default", "deprecated", "description", "enum", "example",
+    "exclusiveMaximum", "exclusiveMinimum", "format", "items", "maxItems", "maxLength", "maximum", "minItems",
+    "minLength", "minimum", "oneOf", "pattern", "properties", "$ref", "required", "title", "type",
 }  # fmt: skip
 # What a user of the generated package writes.
 GENERATED = """

@@ -88,7 +88,8 @@ def test_the_threads_of_a_job_say_whose_they_are(tmp_path: Path) -> None:
             wait_for(lambda: caller.get(f"/v1/jobs/{job['id']}").json()["progress"], what="the job to run")
             redis.kill()
             redis.wait()
-            reported = wait_for(lambda: [line for line in lines(running.log) if "lease could not" in line["message"]])
+            message = "could not renew the lease"
+            reported = wait_for(lambda: [line for line in lines(running.log) if message in line["message"]])
     assert {(line["job_id"], line["owner"]) for line in reported} == {(job["id"], "local")}
 
 
