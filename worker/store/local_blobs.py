@@ -186,7 +186,7 @@ class LocalBlobs(Blobs, Disk):
 
     def delete(self, name: str) -> None:
         path = self._path(name)
-        with translate_storage_errors(), suppress(FileNotFoundError, NotADirectoryError):
+        with translate_storage_errors(), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             path.unlink()
             with suppress(OSError):  # the folder has other blobs
                 for folder in path.relative_to(self.root).parents[:-2]:
