@@ -1,7 +1,5 @@
 """A run may begin with a copy in single precision, and still ends as a run on the tensor itself."""
 
-import io
-import json
 import math
 import tracemalloc
 from pathlib import Path
@@ -104,20 +102,6 @@ def test_trial_starts_and_put_back_run_in_single_precision_and_resume() -> None:
         *_, last = sweeps(X, wanted, resume=State.from_bytes(interrupted.to_bytes()), threads=1)
         assert last.history.objective == states[-1].history.objective
         assert same_bits(last.factors, states[-1].factors)
-
-
-def test_a_state_saved_before_there_was_such_a_phase_goes_on_as_it_began() -> None:
-    wanted = asked(accelerate="auto")
-    states = list(sweeps(X, wanted))
-    with np.load(io.BytesIO(states[4].to_bytes())) as stored:
-        arrays = dict(stored)
-    header = json.loads(arrays["header"].tobytes())
-    del header["single_until"]
-    arrays["header"] = np.frombuffer(json.dumps(header).encode(), np.uint8)
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    *_, last = sweeps(X, wanted, resume=State.from_bytes(buffer.getvalue()))
-    assert last.history.objective == states[-1].history.objective
 
 
 def test_a_state_of_the_phase_belongs_to_a_tensor_in_double_precision() -> None:

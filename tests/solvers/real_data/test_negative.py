@@ -31,7 +31,7 @@ def test_only_mu_cannot_keep_them_and_the_error_is_at_the_method() -> None:
     with pytest.raises(ValidationError) as refusal:
         kept(method="mu")
     assert refusal.value.errors()[0]["loc"] == ("method",)
-    with pytest.raises(InvalidInput, match=r"are negative.*negative='keep'.*solvers\.clip"):
+    with pytest.raises(InvalidInput, match=r"are negative.*negative='keep'.*sparse_ncp\.clip"):
         solve(X, kept(method="hals", negative="refuse"))
 
 

@@ -179,7 +179,8 @@ def test_solvers_in_parallel_leave_blas_as_it_was() -> None:
 
 
 SCRIPT = """
-import hashlib, numpy, solvers
+import hashlib, numpy
+from sparse_ncp import solvers
 made = solvers.synthetic.planted((30000, 6, 5), 3)
 result = solvers.solve(made.tensor, solvers.Settings(rank=40, method={method!r}, stop={{"max_iterations": 2}}))
 print(hashlib.sha256(b"".join(A.tobytes() for A in [made.tensor, *result.factors])).hexdigest())
@@ -198,7 +199,8 @@ def test_the_threads_of_blas_do_not_show_in_the_bits(method: str) -> None:
 
 
 RESUME = """
-import hashlib, sys, numpy, solvers
+import hashlib, sys, numpy
+from sparse_ncp import solvers
 X = solvers.synthetic.planted((20, 9, 8), 3).tensor
 state = solvers.State.from_bytes(open(sys.argv[1], "rb").read())
 *_, last = solvers.sweeps(X, state.settings, resume=state)
