@@ -71,10 +71,11 @@ def commands(page: str, name: str) -> list[list[str]]:
 
 
 def rows(page: str, heading: str) -> list[list[str]]:
-    """The cells of the table whose first title is `heading`."""
-    found = re.search(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", page, re.MULTILINE)
-    assert found is not None, f"there is no table of {heading}"
-    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in found[1].splitlines()]
+    """Return the cells of all tables whose first title is `heading`."""
+    found = re.findall(rf"^\| {heading} \|.*\n\|[-|]+\|\n((?:\|.*\n)+)", page, re.MULTILINE)
+    assert found, f"there is no table of {heading}"
+    lines = [line for table in found for line in table.splitlines()]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
 
 def run_python(snippet: str) -> str:
