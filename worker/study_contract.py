@@ -286,7 +286,7 @@ class Study(FrozenModel):
     table: StudyTable | None = Field(None, description="table of a comparison; null in lists and events")
     advice: PublishedAdvice | None = Field(None, description="advice of a choice that has ended")
     recommendation: Recommendation | None = Field(
-        None, description="rank, weight and method that a comparison recommends; null until it has ended and been read"
+        None, description="rank, weight and method that an ended comparison recommends; null if no run has succeeded"
     )
     choice: ChoiceFound | None = Field(None, description="evidence for the advice; null in lists and events")
     result: JobResult | None = Field(None, description="result of the job of a choice that has ended")

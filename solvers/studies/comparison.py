@@ -54,7 +54,18 @@ class ComparisonState:
         """The rank, weight and method that the runs recommend, once all runs and checks are done."""
         if self.done < self.total:
             return None
-        return recommend(table(self.runs), rank_evidence(self.settings.ranks, self.validated))
+        ranks = self.settings.ranks
+        return recommend(table(self.runs), rank_evidence(ranks, self.validated, self._core_consistency()))
+
+    def _core_consistency(self) -> dict[int, float | None]:
+        """Return the core consistency of the run of each rank with the lowest relative error."""
+        best: dict[int, Run] = {}
+        order = {cell: place for place, cell in enumerate(self.settings.cells)}
+        for run in sorted(self.runs, key=lambda run: (order[run.cell], run.repeat)):
+            rank = run.cell.rank
+            if run.error is None and (rank not in best or run.relative_error < best[rank].relative_error):
+                best[rank] = run
+        return {rank: run.core_consistency for rank, run in best.items()}
 
     def to_bytes(self) -> bytes:
         """Save the state as the bytes of an `.npz` file without pickles."""

@@ -3,12 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from sparse_ncp.solvers.bcd.result import Result
 from sparse_ncp.solvers.bcd.state import History
 from sparse_ncp.solvers.metrics import DEAD_SHARE, best_matching, unit_columns, weights
 from sparse_ncp.solvers.studies.settings import Cell
 from sparse_ncp.solvers.tensor.products import Array, Float64, hadamard
+
+# Repeats of a cell that are compared with each other: 990 pairs.
+MOST_COMPARED = 45
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,7 @@ class Run:
     stop_reason: str = ""
     sparsity: tuple[float, ...] = ()  # per mode, as are the components
     components: tuple[int, ...] = ()
+    core_consistency: float | None = None  # None where there is none, or without diagnostics
     error: str | None = None
     descent: Descent = Descent()
     factors: tuple[Array, ...] = ()
@@ -54,15 +59,16 @@ class Run:
             result.stop_reason,
             result.sparsity.per_mode,
             result.nonzero_components.per_mode,
+            result.diagnostics.core_consistency if result.diagnostics else None,
             descent=Descent.of(result.history),
             factors=tuple(result.factors),
         )
 
 
 def matches(runs: Sequence[Run]) -> list[float]:
-    """Return the factor match score of every pair of runs."""
-    models = [comparable(run.factors) for run in runs]
-    return [match(one, other) for place, one in enumerate(models) for other in models[place + 1 :]]
+    """Return the factor match score of every pair of runs, among the first 45."""
+    models = [comparable(run.factors) for run in runs[:MOST_COMPARED]]
+    return [match(one, other) for one, other in combinations(models, 2)]
 
 
 def comparable(factors: Sequence[Array]) -> list[Float64]:

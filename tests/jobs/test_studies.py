@@ -1,24 +1,31 @@
 """Records of studies: claimed together, given back apart, cancelled, deleted and removed as one."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
+from sparse_ncp.solvers import Result, Settings, State, diagnose, sweeps, synthetic
+from sparse_ncp.solvers.studies.comparison import ComparisonState
+from sparse_ncp.solvers.studies.runs import Run
+from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.contract import JobError, TensorRecord
-from sparse_ncp.worker.errors import InUse, NotFound, StudyNotFinished, TooManyJobs
+from sparse_ncp.worker.contract import JobError, JobResult, TensorRecord
+from sparse_ncp.worker.errors import InUse, NotFound, StoreUnavailable, StudyNotFinished, TooManyJobs
+from sparse_ncp.worker.execution.study_endings import end_comparisons
 from sparse_ncp.worker.operations.cleanup import Cleanup
 from sparse_ncp.worker.operations.studies import StudyOperations
+from sparse_ncp.worker.operations.study_tables import StudyTables
 from sparse_ncp.worker.operations.tensors import TensorOperations
 from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import connect
-from sparse_ncp.worker.records.studies import FORMER_FIELDS
+from sparse_ncp.worker.records.studies import FORMER_FIELDS, EndingStudy
 from sparse_ncp.worker.store.local import LocalStore
-from sparse_ncp.worker.study_contract import Study, StudyRequest
-from tests.support.jobs import request
+from sparse_ncp.worker.study_contract import Measures, Study, StudyRequest
+from tests.support.jobs import put, random_tensor, request
 
 FAILED = JobError(kind="input", message="no", remedy="none")
 
@@ -32,6 +39,12 @@ def submitted(studies: StudyOperations, tensor: TensorRecord, limits: Limits | N
     body = {"kind": "compare", "tensor_id": tensor.id, "ranks": [2], "methods": ["hals"], "repeats": 4, **fields}
     made = TypeAdapter(StudyRequest).validate_python(body)
     return studies.submit("local", made, limits=limits or Limits())[0]
+
+
+def solved(settings: Settings) -> State:
+    """The last state of a run on the tensor of these tests."""
+    *_, last = sweeps(random_tensor(4, 5, 6), settings)
+    return last
 
 
 def failed(records: ExecutionRecords, count: int) -> None:
@@ -151,8 +164,6 @@ def test_what_a_live_study_needs_cannot_be_deleted(
     tensor: TensorRecord,
     store: LocalStore,
 ) -> None:
-    from tests.support.jobs import put, random_tensor
-
     true = put(records, store, random_tensor(4, 2))
     study = submitted(studies, tensor, reference={"tensor_id": true.id, "mode": 1})
     for needed in (tensor, true):
@@ -230,3 +241,144 @@ def test_a_study_that_was_recorded_before_the_first_release_is_read_and_runs(
     claim = records.claims.claim("worker")
     assert claim is not None
     assert claim.study_request is not None
+
+
+class TestEndings:
+    """A comparison ends with its recommendation, made by a worker and not by a reader."""
+
+    @pytest.fixture
+    def done(
+        self, records: ExecutionRecords, studies: StudyOperations, tensor: TensorRecord, store: LocalStore
+    ) -> Study:
+        """A comparison whose runs have all ended, the last two by being cancelled."""
+        study = submitted(studies, tensor)
+        for _ in range(2):
+            claim = records.claims.claim("w")
+            assert claim is not None
+            state = solved(claim.settings)
+            result = JobResult.from_state(state)
+            store.job(claim.job_id).save_factors(claim.fence, state, result)
+            assert records.claims.succeed(claim, result, Measures())
+        records.studies.cancel("local", study.id)
+        return records.studies.find(study.id)
+
+    def test_the_end_waits_for_the_recommendation(
+        self,
+        records: ExecutionRecords,
+        studies: StudyOperations,
+        store: LocalStore,
+        configuration: Configuration,
+        done: Study,
+    ) -> None:
+        assert (done.state, done.runs.succeeded, done.runs.cancelled) == ("running", 2, 2)
+        assert studies.get("local", done.id).recommendation is None
+        with pytest.raises(StudyNotFinished):
+            studies.delete("local", done.id)
+        for _ in range(2):  # the second call finds nothing to do
+            end_comparisons(records, store, configuration)
+        ended = records.studies.find(done.id)
+        assert ended.state == "cancelled"
+        assert ended.recommendation is not None
+        assert ended.recommendation.rank == 2
+        events = studies.events_after(done.id)
+        assert [event.kind for event in events][-2:] == ["state", "end"]
+        assert sum(event.kind == "end" for event in events) == 1
+        assert studies.get("local", done.id).recommendation == ended.recommendation
+
+    def test_one_process_at_a_time_makes_it_and_another_goes_on_if_that_one_dies(
+        self,
+        records: ExecutionRecords,
+        store: LocalStore,
+        configuration: Configuration,
+        done: Study,
+    ) -> None:
+        first = records.endings.take()
+        assert first == EndingStudy(done.id, 1)
+        assert records.endings.take() is None
+        with connect(configuration) as client:
+            client.zadd(keys.ENDING, {done.id: 0})  # as if the reservation had expired
+        end_comparisons(records, store, configuration)
+        assert records.studies.find(done.id).state == "cancelled"
+        records.endings.renew(done.id)
+        assert not records.endings.end(done.id, None)
+        assert records.studies.find(done.id).recommendation is not None
+
+    def test_a_reservation_from_before_a_backward_step_of_the_clock_does_not_count(
+        self, records: ExecutionRecords, configuration: Configuration, done: Study
+    ) -> None:
+        with connect(configuration) as client:
+            client.zadd(keys.ENDING, {done.id: 9e12})
+        assert records.endings.take() == EndingStudy(done.id, 1)
+
+    def test_it_is_made_once_the_disk_is_available_again(
+        self,
+        records: ExecutionRecords,
+        store: LocalStore,
+        configuration: Configuration,
+        done: Study,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise StoreUnavailable("the disk is away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(StudyTables, "_factors", fail)
+            for _ in range(configuration.max_crashes + 1):
+                end_comparisons(records, store, configuration)
+                with connect(configuration) as client:
+                    client.zadd(keys.ENDING, {done.id: 0})
+            assert records.studies.find(done.id).state == "running"
+        end_comparisons(records, store, configuration)
+        assert records.studies.find(done.id).recommendation is not None
+
+    def test_a_comparison_ends_without_it_if_every_attempt_crashes_or_fails(
+        self,
+        records: ExecutionRecords,
+        store: LocalStore,
+        configuration: Configuration,
+        done: Study,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise AssertionError("made again after crashes")
+
+        for _ in range(configuration.max_crashes):
+            assert records.endings.take() is not None
+            with connect(configuration) as client:
+                client.zadd(keys.ENDING, {done.id: 0})
+        monkeypatch.setattr(StudyTables, "recommendation", fail)
+        end_comparisons(records, store, configuration)
+        ended = records.studies.find(done.id)
+        assert (ended.state, ended.recommendation) == ("cancelled", None)
+
+    def test_a_server_and_python_recommend_the_same_for_the_same_runs(
+        self,
+        records: ExecutionRecords,
+        studies: StudyOperations,
+        store: LocalStore,
+        configuration: Configuration,
+    ) -> None:
+        """The rank is recommended for its core consistency, which only the diagnosis of each run computes."""
+        X = synthetic.planted((12, 10, 8), rank=2, seed=2).tensor
+        grid: dict[str, Any] = {"ranks": [1, 2, 3], "methods": ["hals", "anls-bpp"], "repeats": 2, "seed": 4}
+        study = submitted(studies, put(records, store, X), **grid)
+        runs = []
+        while (claim := records.claims.claim("w")) is not None:
+            *_, state = sweeps(X, claim.settings, threads=1)
+            factors, result = state.outcome()[0], JobResult.from_state(state)
+            diagnostics = diagnose(X, factors, threads=1)
+            assert diagnostics is not None
+            store.job(claim.job_id).save_factors(claim.fence, state, result)
+            assert records.claims.succeed(claim, result, Measures(core_consistency=diagnostics.core_consistency))
+            cell = Cell(rank=claim.settings.rank, method=claim.settings.method, beta=0.0, sparsity=None)
+            repeat = claim.settings.seed - 4
+            runs.append(Run.of(cell, repeat, Result.of(state, diagnostics)))
+        end_comparisons(records, store, configuration)
+        found = records.studies.find(study.id).recommendation
+        state_in_python = ComparisonState(ComparisonSettings.model_validate(grid), X.shape, tuple(runs))
+        in_python = state_in_python.recommendation
+        assert found is not None
+        assert in_python is not None
+        assert any("core consistency" in sentence for sentence in found.sentences)
+        assert replace(found, best=None) == replace(in_python, best=None)
+        assert ComparisonState.from_bytes(state_in_python.to_bytes()).recommendation == in_python

@@ -13,6 +13,7 @@ from sparse_ncp.worker.broker import celery_app
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.execution.job_process import StopSignal
 from sparse_ncp.worker.execution.reaper import Reaper
+from sparse_ncp.worker.execution.study_endings import StudyEndingThread
 from sparse_ncp.worker.execution.tasks import register
 from sparse_ncp.worker.logs import configure_logging, ignore_celery_as_root
 from sparse_ncp.worker.operations.cleanup import CleanupThread
@@ -39,7 +40,7 @@ def run_worker(configuration: Configuration, start_fd: int | None = None) -> int
     celery = celery_app(configuration)
     stopping = StopSignal()
     register(celery, configuration, stopping, name)
-    threads = (CleanupThread(configuration, name), Reaper(configuration, name))
+    threads = (CleanupThread(configuration, name), Reaper(configuration, name), StudyEndingThread(configuration))
     signals.worker_shutting_down.connect(lambda **_: stopping.set(), weak=False)
     for thread in threads:
         signals.worker_ready.connect(lambda thread=thread, **_: thread.start(), weak=False)

@@ -10,6 +10,7 @@ from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.errors import StoreFull, StoreUnavailable, Unavailable
 from sparse_ncp.worker.execution.job_process import StopSignal, log_context_of, run_in_child_process
 from sparse_ncp.worker.execution.run_job import discard_late_files
+from sparse_ncp.worker.execution.study_endings import end_comparisons
 from sparse_ncp.worker.logs import LogContext, bind_context
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.records.claims import ExecutionRecords
@@ -32,7 +33,7 @@ def register(celery: Celery, configuration: Configuration, stopping: StopSignal,
 
 
 def run_until_idle(configuration: Configuration, stopping: StopSignal, worker: str) -> None:
-    """Claim and run jobs until none is queued or the worker stops."""
+    """Claim and run jobs until none is queued or the worker stops, and end comparisons whose last run they were."""
     records, store = ExecutionRecords.of(configuration), open_store(configuration)
     claims, jobs = records.claims, JobOperations(records, store, configuration)
     while not stopping.is_set() and _is_storage_usable(store) and (claim := claims.claim(worker)) is not None:
@@ -48,6 +49,7 @@ def run_until_idle(configuration: Configuration, stopping: StopSignal, worker: s
             if not is_held:
                 discard_late_files(jobs, claim.job_id)
         bind_context(LogContext())
+        end_comparisons(records, store, configuration)
 
 
 def _is_storage_usable(store: Store) -> bool:

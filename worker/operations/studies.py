@@ -53,12 +53,11 @@ class StudyOperations:
         return study, replayed
 
     def get(self, owner: str, id: str) -> Study:
-        """Return a study, a comparison with its table and, once it has ended, its recommendation."""
+        """Return a study, a comparison with its table."""
         study = self._records.studies.get(owner, id)
         if study.kind == "choose":
             return study
-        table, recommendation = self.tables.table_and_recommendation(study)
-        return study.model_copy(update={"table": table, "recommendation": recommendation})
+        return study.model_copy(update={"table": self.tables.table(study)})
 
     def delete(self, owner: str, id: str) -> None:
         """Delete a study that has ended, with its runs, factors and histories."""

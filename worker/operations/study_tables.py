@@ -1,13 +1,13 @@
 """Tables and plots of a study, made from the records and files of its runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from sparse_ncp.solvers import History, InvalidInput
 from sparse_ncp.solvers.runtime import Array, Float64
 from sparse_ncp.solvers.studies.advice import RankEvidence, Recommendation, rank_evidence, recommend
-from sparse_ncp.solvers.studies.runs import Descent, Run, comparable, match
+from sparse_ncp.solvers.studies.runs import MOST_COMPARED, Descent, Run, comparable, match
 from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
 from sparse_ncp.solvers.studies.state import Choice
 from sparse_ncp.solvers.studies.validation import validated
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 PlotName: TypeAlias = Literal["objective", "quality", "path", "choice", "components"]
 OF_COMPARISON = ("objective", "quality", "path")
-# Repeats of a cell that are compared with each other: 990 pairs.
-MOST_COMPARED = 45
 # Number of matches kept in memory, of studies whose runs have not all ended.
 MOST_REMEMBERED = 200_000
 # Curves, panels and boxes that fit into a plot.
@@ -45,26 +43,28 @@ class StudyTables:
         """Return the table of a comparison, one row per cell, from the runs that have ended so far."""
         return self._tabulate(study, mode)[0]
 
-    def table_and_recommendation(self, study: Study) -> tuple[StudyTable, Recommendation | None]:
-        """Return the table of a comparison and, once it has ended, its recommendation.
+    def recommendation(self, study: Study, on_progress: Callable[[], None]) -> Recommendation | None:
+        """Make the recommendation of a comparison from its table; None if no run has succeeded.
 
-        The recommendation is stored in the study's record the first time that it is made.
+        Parameters
+        ----------
+        study : Study
+            The comparison.
+        on_progress : callable
+            Called after each cell.
         """
-        table, evidence = self._tabulate(study)
-        if study.recommendation is not None or study.state not in TERMINAL:
-            return table, study.recommendation
-        recommendation = recommend(table.rows, evidence, table.mode)
-        if recommendation is not None:
-            self._records.studies.keep_recommendation(study.id, recommendation)
-        return table, recommendation
+        table, evidence = self._tabulate(study, on_progress=on_progress)
+        return recommend(table.rows, evidence, table.mode)
 
-    def _tabulate(self, study: Study, mode: int | None = None) -> tuple[StudyTable, list[RankEvidence]]:
+    def _tabulate(
+        self, study: Study, mode: int | None = None, on_progress: Callable[[], None] = lambda: None
+    ) -> tuple[StudyTable, list[RankEvidence]]:
         if study.kind != "compare":
             raise NotFound("table", study.id, field="table")
         mode = self._mode(study, mode)
         grid = self._records.studies.grid(study.id)
         runs = self._runs(study, grid)
-        found = self._matches(study, runs)
+        found = self._matches(study, runs, on_progress)
         rows = []
         for place, (cell, own) in enumerate(runs):
             ended = [run for run in own if run.state in ("succeeded", "failed")]
@@ -94,13 +94,16 @@ class StudyTables:
 
     # Factor matches: stored with the study for cells whose runs have all ended, else kept in memory
 
-    def _matches(self, study: Study, runs: "CellRuns") -> Mapping[int, Sequence[float]]:
+    def _matches(
+        self, study: Study, runs: "CellRuns", on_progress: Callable[[], None] = lambda: None
+    ) -> Mapping[int, Sequence[float]]:
         kept = self._records.studies.matches(study.id)
         found, ended = {}, {}
         for place, (_, own) in enumerate(runs):
             found[place] = kept[place] if place in kept else tuple(self._compared(own))
             if place in kept or all(run.state in TERMINAL for run in own):
                 ended[place] = found[place]
+            on_progress()
         if len(ended) > len(kept) and (len(ended) == len(found) or len(ended) >= 2 * len(kept)):
             self._records.studies.keep_matches(study.id, ended)
         return found

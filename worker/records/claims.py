@@ -12,6 +12,7 @@ from sparse_ncp.worker.records.jobs import Fields, read_fixed, read_progress
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
+from sparse_ncp.worker.records.studies import EndingRecords
 from sparse_ncp.worker.records.tensors import read_axes
 from sparse_ncp.worker.records.workers import Leases
 from sparse_ncp.worker.study_contract import Measures
@@ -156,6 +157,7 @@ class ExecutionRecords(Records):
         super().__init__(connection)
         self.claims = ClaimRecords(connection)
         self.leases = Leases(connection)
+        self.endings = EndingRecords(connection)
 
 
 def _read_claim(flat: Sequence[str]) -> Claim:

@@ -19,6 +19,8 @@ from sparse_ncp.worker.study_contract import ChooseRequest, CompareFields, Measu
 
 # Runs that one script ends or deletes: it blocks Redis for a few milliseconds.
 BATCH = 500
+# Leases for which one process may be silent while it makes a recommendation.
+ENDING_LEASES = 4
 # Names of fields in records from before 0.1.0.
 FORMER_FIELDS = {"details": "told", "settings": "asked"}  # language: stored name
 
@@ -168,11 +170,6 @@ class StudyRecords:
         if self._redis.command("EXISTS", keys.study(id)):
             self._redis.command("HSET", keys.study(id), "matches", json.dumps(matches))
 
-    def keep_recommendation(self, id: str, recommendation: Recommendation) -> None:
-        """Store the recommendation of a comparison that has ended."""
-        if self._redis.command("EXISTS", keys.study(id)):
-            self._redis.command("HSET", keys.study(id), "recommendation", json.dumps(asdict(recommendation)))
-
     def _text(self, id: str, field: str) -> str:
         now, former = self._redis.command("HMGET", keys.study(id), field, FORMER_FIELDS[field])
         text: str = now or former
@@ -223,6 +220,42 @@ class StudyRecords:
             return None
         passed = max(0.0, (self._redis.now() - int(fields["started_at"])) / 1000)
         return math.ceil(10 * passed * (1 - progress) / progress) / 10
+
+
+class EndingStudy(NamedTuple):
+    """A comparison whose runs have all ended, and how often a process has begun to make its recommendation."""
+
+    id: str
+    attempt: int
+
+
+class EndingRecords:
+    """End comparisons. The API does not use this class, since a recommendation may take minutes to make."""
+
+    def __init__(self, connection: RedisConnection) -> None:
+        self._redis = connection
+
+    def take(self) -> EndingStudy | None:
+        """Reserve and return a comparison that lacks only its recommendation; None if none is due."""
+        found = self._redis.script("studies/take_ending", self._lease)
+        return EndingStudy(found[0], int(found[1])) if found else None
+
+    def renew(self, id: str) -> None:
+        """Reserve a comparison for longer, while its recommendation is made."""
+        self._redis.command("ZADD", keys.ENDING, "XX", self._redis.now() + self._lease, id)
+
+    def postpone(self, id: str) -> None:
+        """Leave a comparison to be taken again when its reservation expires, without counting this attempt."""
+        self._redis.command("HDEL", keys.study(id), "ending_attempts")
+
+    def end(self, id: str, recommendation: Recommendation | None) -> bool:
+        """Store the recommendation and end the comparison; False if another process has ended it."""
+        text = "" if recommendation is None else json.dumps(asdict(recommendation))
+        return bool(self._redis.script("studies/end", id, text))
+
+    @property
+    def _lease(self) -> int:
+        return ENDING_LEASES * self._redis.lease_milliseconds
 
 
 def _error(fields: Fields) -> str:

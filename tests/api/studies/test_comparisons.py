@@ -67,7 +67,10 @@ def test_a_comparison_keeps_the_recommendation_of_its_table(client_with_worker: 
     asked = {**GRID, "validate": {"split_half": {"mode": 1, "parts": 2}}}
     study = submit_study(lab, upload(lab, TENSOR)["id"], **asked)
     assert study["recommendation"] is None
-    found = ended_study(lab, study["id"])
+    *_, end = study_events(lab, study["id"])
+    kept = next(one for one in lab.get("/v1/studies").json()["items"] if one["id"] == study["id"])
+    assert end.content["recommendation"] == kept["recommendation"] is not None
+    found = get_study(lab, study["id"])
     recommendation = found["recommendation"]
     row = next(row for row in found["table"]["rows"] if row["best"] == recommendation["best"])
     assert [row[name] for name in ("rank", "method", "beta", "requested_sparsity")] == [
@@ -75,7 +78,6 @@ def test_a_comparison_keeps_the_recommendation_of_its_table(client_with_worker: 
     ]
     assert recommendation["title"].startswith(f"Rank {recommendation['rank']} – ")
     assert "split halves of the data" in recommendation["sentences"][0]
-    kept = next(one for one in lab.get("/v1/studies").json()["items"] if one["id"] == study["id"])
     assert (kept["recommendation"], kept["table"]) == (recommendation, None)
 
 

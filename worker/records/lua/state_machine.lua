@@ -8,6 +8,7 @@ local QUEUED, COUNTS = 'ncp:queued', 'ncp:counts' -- since when each job waits; 
 local OWNERS, WORKERS, DISCARDED = 'ncp:owners', 'ncp:workers', 'ncp:discarded'
 local UPLOADS = 'ncp:uploads' -- reservations of running uploads
 local PREPARING = 'ncp:preparing' -- recent progress of preparations
+local ENDING = 'ncp:ending' -- comparisons that lack only a recommendation, with the time of the next attempt to make it
 
 local function now()
   local time = redis.call('TIME')
@@ -73,7 +74,7 @@ local function set_study_state(study, state)
   announce_study(study, 'state', '{"state":"' .. state .. '"}')
 end
 
--- End a study whose last run has ended. It has failed only if no run succeeded.
+-- End a study. It has failed only if no run succeeded.
 local function end_study(study)
   local owner, reference = study_field(study, 'owner'), study_field(study, 'reference')
   local succeeded, failed = tonumber(study_field(study, 'succeeded')), tonumber(study_field(study, 'failed'))
@@ -89,6 +90,16 @@ local function end_study(study)
   redis.call('HSET', key('study', study), 'finished_at', now())
   set_study_state(study, state)
   announce_study(study, 'end', '')
+end
+
+-- A comparison whose last run has ended ends once a worker has stored its recommendation. Without a run that succeeded
+-- there is none.
+local function end_runs(study)
+  if study_field(study, 'kind') == 'compare' and tonumber(study_field(study, 'succeeded')) > 0 then
+    redis.call('ZADD', ENDING, now(), study)
+  else
+    end_study(study)
+  end
 end
 
 -- Count a change of state of a run in its study, which starts with the first run and ends with the last.
@@ -116,7 +127,7 @@ local function update_study(study, id, before, state)
     announce_study(study, 'run', cjson.encode(place))
   end
   if failure then redis.call('HSETNX', record, validates and 'validation_error' or 'error', failure) end
-  if left == 0 then end_study(study) end
+  if left == 0 then end_runs(study) end
 end
 
 local function set_state(id, state)

@@ -18,6 +18,8 @@ DISCARDED = PREFIX + "discarded"
 UPLOADS = PREFIX + "uploads"
 # Recent progress of preparations: a short stream for clients that are connected.
 PREPARING = PREFIX + "preparing"
+# Comparisons whose runs have ended and whose recommendation is being made.
+ENDING = PREFIX + "ending"
 # Which worker has the turn to clean up; the name is older than the word.
 CLEANUP_TURN = PREFIX + "tidied"
 # What Celery keeps in the same Redis.
