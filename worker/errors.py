@@ -19,6 +19,13 @@ class NotFound(LookupError):
         self.field = field or (f"{kind}_id" if kind in ("tensor", "job", "study") else kind)
 
 
+class LaterRecord(Exception):
+    """A record that a later release has written, which this one cannot read."""
+
+    def __init__(self, kind: str, id: str) -> None:
+        super().__init__(f"{kind} {id} was written by a later release of the server")
+
+
 class InUse(Exception):
     """A tensor or job that a queued or running job still needs."""
 

@@ -48,6 +48,7 @@ BUSY = "try again after Retry-After seconds"
 CORRECT = "correct the fields named in errors"
 PROBLEM_TYPES: Mapping[type[Exception], ProblemType] = {
     errors.NotFound: ProblemType(404, "not-found", "list your own with GET on the collection"),
+    errors.LaterRecord: ProblemType(409, "later-release", "let the operator install that release again"),
     errors.InUse: ProblemType(409, "in-use", "cancel the jobs that need it, or wait until they have finished"),
     errors.JobNotFinished: ProblemType(409, "still-live", "cancel the job first, or wait until it has finished"),
     errors.StudyNotFinished: ProblemType(409, "still-live", "cancel the study first, or wait until it has finished"),

@@ -36,6 +36,7 @@ from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
 from sparse_ncp.worker.records.redis.lists import find_page, folded
+from sparse_ncp.worker.records.redis.versions import check_version, is_readable
 
 Fields: TypeAlias = dict[str, str]
 
@@ -99,10 +100,13 @@ class JobRecords:
         return None if id is None else self.get(owner, id)
 
     def get(self, owner: str, id: str) -> Job:
-        """Return a job; raise NotFound if it does not exist or belongs to another owner."""
-        for job in self._read_existing([id]):
-            if job.owner == owner:
-                return job
+        """Return a job; raise NotFound if it does not exist or belongs to another owner.
+
+        Raises LaterRecord if a later release has written it.
+        """
+        for fields, position in self._read_existing([id]):
+            if fields["owner"] == owner:
+                return read_job(fields, position)
         raise NotFound("job", id)
 
     def find(self, id: str) -> Job:
@@ -179,14 +183,19 @@ class JobRecords:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Job]:
-        """List jobs, newest first. `name` matches any part of a name; `cursor` continues an earlier page."""
+        """List jobs, newest first, without those of a later release.
+
+        `name` matches any part of a name; `cursor` continues an earlier page.
+        """
         wanted = {"state": state, "method": method, "tensor_id": tensor_id, "study_id": study_id}
         found = find_page(self._redis, "job", owner, wanted, name, limit, cursor)
-        return Page[Job](items=self._read_existing(found.ids), next=found.next)
+        existing = self._read_existing(found.ids)
+        items = tuple(read_job(fields, position) for fields, position in existing if is_readable(fields))
+        return Page[Job](items=items, next=found.next)
 
-    def _read_existing(self, ids: Sequence[str]) -> tuple[Job, ...]:
-        """Return the jobs that still exist, in one round trip."""
-        return tuple(map(_read, self._redis.script("jobs/read", *ids)))
+    def _read_existing(self, ids: Sequence[str]) -> Sequence[tuple[Fields, int | None]]:
+        """Return the fields of the jobs that still exist and their places in the queue, in one round trip."""
+        return [_fields(answer) for answer in self._redis.script("jobs/read", *ids)]
 
 
 def _script_arguments(submission: Submission, key_milliseconds: int) -> list[str | int]:
@@ -230,13 +239,13 @@ def _submitted_or_refusal(submission: Submission, answer: Any) -> Submitted | Ex
         raise_refusal(outcome, found, submission.limits, _input_ids(submission.request))
     except (TooManyJobs, QuotaReached, IdempotencyKeyReused, NotFound) as refusal:
         return refusal
-    return Submitted(_read(found[0]), outcome == "replayed")
+    return Submitted(read_job(*_fields(found[0])), outcome == "replayed")
 
 
-def _read(answer: Sequence[Any]) -> Job:
+def _fields(answer: Sequence[Any]) -> tuple[Fields, int | None]:
     """Convert a job as scripts return it: its place in the queue, then names and values of its fields."""
     position, *flat = answer
-    return read_job(dict(zip(flat[::2], flat[1::2], strict=True)), position or None)
+    return dict(zip(flat[::2], flat[1::2], strict=True)), position or None
 
 
 def idempotency_key(owner: str, key: str) -> str:
@@ -301,7 +310,8 @@ def digest_of(request: BaseModel) -> str:
 
 
 def read_job(fields: Fields, position: int | None) -> Job:
-    """Convert a hash of Redis to a job."""
+    """Convert a hash of Redis to a job; raise LaterRecord if a later release has written it."""
+    check_version("job", fields)
     request: dict[str, Any] = json.loads(fields["request"])
     result = JobResult.model_validate_json(fields["result"]) if "result" in fields else None
     return Job.model_validate(

@@ -9,6 +9,7 @@ from sparse_ncp.worker.contract import Allowance, Job, JobCounts, Usage
 from sparse_ncp.worker.records.jobs import read_job
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
+from sparse_ncp.worker.records.redis.versions import is_readable
 
 # Seconds' worth of requests that may be sent at once.
 WINDOW_SECONDS = 10
@@ -73,7 +74,7 @@ class StatsRecords:
     def running_jobs(self) -> list[Job]:
         """Return the running jobs, the oldest first."""
         ids = self._redis.command("ZRANGE", keys.LEASES, 0, -1)
-        found = [read_job(fields, None) for fields in self._redis.hashes(map(keys.job, ids))]
+        found = [read_job(fields, None) for fields in self._redis.hashes(map(keys.job, ids)) if is_readable(fields)]
         return sorted(found, key=lambda job: job.started_at or job.created_at)
 
     def _running_seconds(self, ids: Sequence[str]) -> dict[str, float]:

@@ -15,6 +15,7 @@ from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.jobs import Fields, digest_of, find_replay, idempotency_key, raise_refusal, read_time
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection, below
+from sparse_ncp.worker.records.redis.versions import check_version, is_readable
 from sparse_ncp.worker.study_contract import ChooseRequest, CompareFields, Measures, Study, StudyRequest
 
 # Runs that one script ends or deletes: it blocks Redis for a few milliseconds.
@@ -100,19 +101,20 @@ class StudyRecords:
         return study
 
     def find(self, id: str) -> Study:
-        """Return a study of any owner, without its table."""
+        """Return a study of any owner, without its table; raise LaterRecord if a later release has written it."""
         fields = self._redis.command("HGETALL", keys.study(id))
         if not fields or fields["state"] == "deleted":
             raise NotFound("study", id)
+        check_version("study", fields)
         return self._study(fields)
 
     def list(self, owner: str, limit: int = 50, cursor: str | None = None) -> Page[Study]:
-        """Return one page of studies, newest first, without tables."""
+        """Return one page of studies, newest first, without tables and without those of a later release."""
         bounds = (below(cursor), "-inf", "WITHSCORES", "LIMIT", 0, limit + 1)
         found = self._redis.command("ZREVRANGEBYSCORE", keys.studies(owner), *bounds)
         fields = self._redis.hashes(keys.study(id) for id, _ in found[:limit])
         following = str(int(found[limit - 1][1])) if len(found) > limit else None
-        items = (self._study(one) for one in fields if one["state"] != "deleted")
+        items = (self._study(one) for one in fields if one["state"] != "deleted" and is_readable(one))
         return Page[Study](items=tuple(study.model_copy(update={"choice": None}) for study in items), next=following)
 
     def cancel(self, owner: str, id: str) -> Study:

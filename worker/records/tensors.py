@@ -10,6 +10,7 @@ from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
 from sparse_ncp.worker.records.redis.lists import find_page, folded
+from sparse_ncp.worker.records.redis.versions import is_readable
 
 
 class TensorRecords:
@@ -115,9 +116,13 @@ class TensorRecords:
         return tuple(newest)
 
     def _read_existing(self, ids: Iterable[str]) -> tuple[TensorRecord, ...]:
-        """Return the records that still exist."""
-        texts = self._redis.commands(("HGET", keys.tensor(id), "record") for id in ids)
-        return tuple(TensorRecord.model_validate_json(text) for text in texts if text)
+        """Return the records that still exist, without those of a later release."""
+        found = self._redis.commands(("HMGET", keys.tensor(id), "record", "version") for id in ids)
+        return tuple(
+            TensorRecord.model_validate_json(text)
+            for text, version in found
+            if text and is_readable({"version": version})
+        )
 
 
 def read_axes(text: str | None) -> Axes | None:

@@ -10,6 +10,9 @@ local UPLOADS = 'ncp:uploads' -- reservations of running uploads
 local PREPARING = 'ncp:preparing' -- recent progress of preparations
 local ENDING = 'ncp:ending' -- comparisons that lack only a recommendation, with the time of the next attempt to make it
 
+-- Version of the records of jobs, studies and tensors, as in versions.py. Those from before the first release have none.
+local VERSION = 1
+
 local function now()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
@@ -18,6 +21,13 @@ end
 local function field(id, name) return redis.call('HGET', key('job', id), name) end
 local function number(id, name) return tonumber(field(id, name) or 0) end
 local function set(id, ...) redis.call('HSET', key('job', id), ...) end
+
+-- The first queued job of an owner that this release can run: those of a later release wait for a worker of that release.
+local function first_queued(owner)
+  for _, id in ipairs(redis.call('ZRANGE', key('queue', owner), 0, 99)) do
+    if number(id, 'version') <= VERSION then return id end
+  end
+end
 
 -- Counters for /metrics.
 local function count_event(what, by) redis.call('HINCRBY', COUNTS, what, by) end
@@ -281,7 +291,7 @@ end
 -- Create a queued job. `inputs` are the ids of its inputs by field, `more` further fields of its record.
 local function create(id, owner, priority, method, request, inputs, more)
   local tensor, sequence = inputs.tensor_id, redis.call('INCR', SEQUENCE)
-  set(id, 'id', id, 'owner', owner, 'sequence', sequence, 'priority', priority, 'method', method, 'sha256',
+  set(id, 'id', id, 'version', VERSION, 'owner', owner, 'sequence', sequence, 'priority', priority, 'method', method, 'sha256',
     redis.call('HGET', key('tensor', tensor), 'sha256'), 'request', request, 'attempt', 0, 'fence', 0,
     'published', 0, 'created_at', now())
   for name, needed in pairs(inputs) do set(id, name, needed) end

@@ -19,7 +19,7 @@ if mask ~= '' then inputs.mask = mask end
 if fixed ~= '' then inputs.fixed = fixed end
 local runs, total = (#ARGV - 17) / 7, 0
 local record = key('study', id)
-redis.call('HSET', record, 'id', id, 'owner', owner, 'kind', kind, 'details', details, 'settings', settings, 'priority', priority,
+redis.call('HSET', record, 'id', id, 'version', VERSION, 'owner', owner, 'kind', kind, 'details', details, 'settings', settings, 'priority', priority,
   'tensor_id', tensor, 'created_at', now(), 'left', runs, 'queued', 0, 'running', 0, 'succeeded', 0, 'failed', 0,
   'cancelled', 0)
 if reference ~= '' then
