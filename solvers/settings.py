@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from inspect import cleandoc
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import numpy as np
@@ -355,9 +356,9 @@ class Settings(BaseModel):
 
 def _list_parameters(model: type[BaseModel]) -> None:
     """Add the descriptions of the fields to the docstring of a model, so that they are written once."""
-    summary, examples = str(model.__doc__).split("    Examples\n")
-    lines = [f"    {name}\n        {field.description}\n" for name, field in model.model_fields.items()]
-    model.__doc__ = f"{summary}    Parameters\n    ----------\n{''.join(lines)}\n    Examples\n{examples}"
+    summary, examples = cleandoc(str(model.__doc__)).split("Examples\n")
+    lines = [f"{name}\n    {field.description}\n" for name, field in model.model_fields.items()]
+    model.__doc__ = f"{summary}Parameters\n----------\n{''.join(lines)}\nExamples\n{examples}"
 
 
 for _model in (Stop, Settings):
