@@ -352,8 +352,8 @@ def test_a_short_command_loads_neither_numpy_nor_the_server() -> None:
     assert "httpx" not in loaded_by("serve", "--help")
 
 
-def test_a_short_command_takes_less_than_three_tenths_of_a_second() -> None:
-    """Measure processor time; on a slow machine the limit is eight starts of Python."""
+def test_a_short_command_costs_little_more_than_the_import_of_its_libraries() -> None:
+    """Measure processor time, of both in turn: another process on the same core slows both."""
 
     def seconds(*arguments: str) -> float:
         before = os.times()
@@ -361,4 +361,5 @@ def test_a_short_command_takes_less_than_three_tenths_of_a_second() -> None:
         after = os.times()
         return after.children_user + after.children_system - before.children_user - before.children_system
 
-    assert any(seconds("-m", "ncp_client.cli.main", "jobs") < max(0.3, 8 * seconds("-c", "")) for _ in range(10))
+    command, libraries = ("-m", "ncp_client.cli.main", "jobs"), ("-c", "import httpx, typer")
+    assert any(seconds(*command) < 1.6 * seconds(*libraries) for _ in range(10))
