@@ -9,12 +9,12 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self, Unpack, cast
 from urllib.parse import quote
 
+from ncp_client.content import Content, array_content, file_content, spooled_content
 from ncp_client.fields import JobFields, StudyFields, job_body, study_body
 from ncp_client.http.config import find_server
 from ncp_client.http.connection import Connection
 from ncp_client.http.errors import Refused, ServerUnavailable
 from ncp_client.job import Job
-from ncp_client.npy import Content, array_content, file_content, spooled_content
 from ncp_client.study import Study
 from ncp_client.tensor import Axes, Tensor
 
@@ -102,6 +102,11 @@ class Client:
         -------
         Tensor
             The stored tensor.
+
+        Raises
+        ------
+        Refused
+            If the file is not a tensor. What its header shows is found before anything is sent.
 
         Examples
         --------

@@ -283,14 +283,14 @@ class Job(RunningRecord):
         >>> [factor.shape for factor in job.factors()]
         [(8, 2), (7, 2), (6, 2)]
         """
-        import numpy as np
+        from ncp_client.formats.npz import read_npz
 
         with tempfile.TemporaryFile() as file:
             copy(self._connection, f"{self._path}/factors", file)
             file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:
-                names = sorted((name for name in arrays if re.fullmatch(r"A\d+", name)), key=lambda name: int(name[1:]))
-                return [arrays[name] for name in names]
+            arrays = read_npz(file)
+        names = sorted((name for name in arrays if re.fullmatch(r"A\d+", name)), key=lambda name: int(name[1:]))
+        return [arrays[name] for name in names]
 
     def download(
         self,

@@ -46,12 +46,12 @@ class FieldError(NamedTuple):
 
 
 class Refused(NcpError):
-    """The server refused a request.
+    """The server refused a request, or the client a file that the server would refuse.
 
     Attributes
     ----------
     problem : dict
-        The response of the server, a problem document (RFC 9457).
+        The response of the server, a problem document (RFC 9457), or what it would be.
 
     Examples
     --------

@@ -10,6 +10,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from ncp_client.formats.npz import read_npz
 from sparse_ncp.solvers.bcd.search import Search
 from sparse_ncp.solvers.bcd.weights import Weights, missing_count
 from sparse_ncp.solvers.block import Memory
@@ -255,8 +256,7 @@ class State:
     @classmethod
     def from_bytes(cls, content: bytes) -> "State":
         try:
-            with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-                arrays = dict(stored)
+            arrays = read_npz(io.BytesIO(content))
             header = json.loads(arrays["header"].tobytes())
             version = header["format"]
         except (BadZipFile, OSError, EOFError, LookupError, TypeError, ValueError, RuntimeError) as error:

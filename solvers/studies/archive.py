@@ -9,6 +9,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from ncp_client.formats.npz import read_npz
 from sparse_ncp.solvers.errors import InvalidInput
 
 
@@ -22,8 +23,7 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes
 def unpack(content: bytes, study: str, readable: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return the header and the arrays of a saved state; InvalidInput if it is damaged or of another kind or format."""
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            arrays = dict(stored)
+        arrays = read_npz(io.BytesIO(content))
         header: dict[str, Any] = json.loads(arrays.pop("header").tobytes())
         found = header["study"], header["format"]
     except (BadZipFile, OSError, EOFError, LookupError, TypeError, ValueError, RuntimeError) as error:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 import ncp_client
 from ncp_client import Client, JobFailed, NcpError, NotFound, Refused
+from ncp_client.content import array_content
 from ncp_client.fields import REFERENCES, JobFields, StopFields
 from ncp_client.job import FORMATS
-from ncp_client.npy import array_content
 from sparse_ncp.app.main import create_app
 from sparse_ncp.worker.config import Configuration
 from tests.support.api import Api, npy, planted

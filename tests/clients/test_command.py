@@ -106,6 +106,18 @@ def test_a_tensor_comes_from_standard_input(ncp: Any, monkeypatch: pytest.Monkey
         assert ncp(*command).strip()
 
 
+@pytest.mark.parametrize("command", [["upload"], ["submit", "--rank", "1"]], ids=["upload", "submit"])
+def test_a_file_of_another_kind_is_refused_before_it_is_sent(
+    command: list[str], ncp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"MATLAB 5.0 MAT-file, Platform: GLNXA64".ljust(512)
+    Path("data.mat").write_bytes(content)
+    for source in ("data.mat", "-"):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        said = ncp(*command, source, "--url", "http://127.0.0.1:1", code=2).errors
+        assert "file: is a MATLAB .mat file, not a .npy file (read it and save the array: " in said
+
+
 def test_every_field_of_a_job_is_an_option(ncp: Any) -> None:
     shown = ncp("submit", "--help")
     for field in {*get_type_hints(JobFields), *get_type_hints(StopFields)} - {"stop"}:

@@ -2,6 +2,7 @@
 
 import errno
 import http.server
+import io
 import pickle
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
@@ -194,12 +196,38 @@ def test_refused_settings_come_with_every_field_and_its_remedy(lab: Client) -> N
     assert str(copied) == str(error.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"no tensor", b"PK\3\4 a zip", npy(1j * TENSOR), npy(TENSOR)[:-8]])
-def test_a_file_that_is_no_tensor_is_refused_in_the_servers_words(content: bytes, lab: Client, tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(content)
-    with pytest.raises(Refused) as error:
-        lab.upload(tmp_path / "file")
-    assert error.value.remedy
+NO_TENSORS = {
+    "nothing": b"",
+    "text": b"no tensor",
+    "zip": b"PK\3\4 a zip",
+    "MATLAB": b"MATLAB 5.0 MAT-file, Platform: GLNXA64".ljust(512),
+    "complex": npy(1j * TENSOR),
+    "truncated": npy(TENSOR)[:-8],
+    "a vector": npy(TENSOR.ravel()),
+}
+
+
+@pytest.mark.parametrize("name", NO_TENSORS)
+def test_a_file_that_is_no_tensor_is_refused_in_the_servers_words(
+    name: str, client: httpx.Client, tmp_path: Path
+) -> None:
+    """The address is of no server: nothing is sent."""
+    (tmp_path / "file").write_bytes(NO_TENSORS[name])
+    problem = client.post("/v1/tensors", content=NO_TENSORS[name]).json()
+    with Client("http://127.0.0.1:1") as lab:
+        for source in (tmp_path / "file", str(tmp_path / "file"), io.BytesIO(NO_TENSORS[name])):
+            with pytest.raises(Refused) as error:
+                lab.upload(source)
+            assert {**error.value.problem, "request_id": problem["request_id"]} == problem
+            assert error.value.remedy
+            assert error.value.remedy in str(error.value)
+
+
+def test_entries_that_no_job_can_use_are_refused_by_the_server(lab: Client, tmp_path: Path) -> None:
+    np.save(tmp_path / "zeros.npy", np.zeros((3, 4)))
+    with pytest.raises(Refused, match="all entries are zero") as error:
+        lab.upload(tmp_path / "zeros.npy")
+    assert error.value.request_id
 
 
 # The network and the server

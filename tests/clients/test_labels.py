@@ -10,7 +10,7 @@ import xarray
 
 from ncp_client import Client, Refused
 from ncp_client.cli.main import main
-from ncp_client.npy import array_content
+from ncp_client.content import array_content
 from tests.support.api import Api, planted
 from tests.support.languages import octave, r
 

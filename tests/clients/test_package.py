@@ -50,6 +50,8 @@ sys.path.insert(0, {str(alone)!r})
 import ncp_client
 from ncp_client.cli.main import main
 assert ncp_client.__file__.startswith({str(alone)!r}), ncp_client.__file__
+from ncp_client.formats import FORMATS
+assert "npy" in FORMATS
 for name in ncp_client.__all__:
     getattr(ncp_client, name)
 assert main(["synth", "x.npy"]) == 0
@@ -60,6 +62,20 @@ assert main(["jobs", "--url", "http://127.0.0.1:1"]) == 3
     assert ran.returncode == 0, ran.stderr
     assert (alone / "ncp_client/py.typed").exists()
     assert (alone / "bin/ncp").exists()
+
+
+def test_the_formats_load_numpy_and_the_standard_library() -> None:
+    """A server imports them, and needs nothing else of the client."""
+    script = """
+import sys
+import numpy
+before = set(sys.modules)
+import ncp_client.formats, ncp_client.formats.npz
+print(*{name.partition(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)
+print(*(name for name in sys.modules if name.startswith("ncp_client") and "formats" not in name))
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["ncp_client", "ncp_client"]
 
 
 def test_the_server_depends_on_the_client_of_its_own_version() -> None:

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
+from ncp_client.formats.npz import read_npz
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.solvers.metrics import DEAD_SHARE, weights
 from sparse_ncp.solvers.runtime import Array, Float64
@@ -40,10 +41,10 @@ class Model(NamedTuple):
 
 def read_model(file: BinaryIO) -> Model:
     """Read a file `factors.npz`; one of an older version has nothing but its factors."""
-    with np.load(file, allow_pickle=False) as arrays:
-        names = [name for name in arrays.files if FACTOR.fullmatch(name)]
-        about = {name: arrays[name] for name in arrays.files if name not in names}
-        factors = [arrays[f"A{mode}"] for mode in range(1, len(names) + 1)]
+    arrays = read_npz(file)
+    names = [name for name in arrays if FACTOR.fullmatch(name)]
+    about = {name: arrays[name] for name in arrays if name not in names}
+    factors = [arrays[f"A{mode}"] for mode in range(1, len(names) + 1)]
     return Model(factors, {name: found.item() if found.ndim == 0 else found for name, found in about.items()})
 
 

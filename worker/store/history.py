@@ -9,10 +9,12 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
+from ncp_client.formats import UnreadableFile
+from ncp_client.formats.npy import read_header
 from sparse_ncp.solvers.runtime import Float64, Phase
 from sparse_ncp.worker.contract import Event, Progress
 from sparse_ncp.worker.errors import CorruptFile
@@ -137,13 +139,13 @@ def _table(rows: Sequence[Progress]) -> Float64:
 
 def _read_rows(file: BinaryIO, after: int, count: int | None) -> list[list[float]]:
     """Read a part of the table. Tables of before have neither trial starts nor, before that, phases."""
-    np.lib.format.read_magic(file)
-    (length, columns), _, dtype = np.lib.format.read_array_header_1_0(file)
+    try:
+        header = read_header(file)
+    except UnreadableFile as error:
+        raise CorruptFile(f"the stored history {error.problem}") from error
+    length, columns = header.shape
     after = min(after, length)  # a seek beyond what a file can hold is an error
     wanted = length - after if count is None else min(count, length - after)
-    file.seek(after * columns * dtype.itemsize, io.SEEK_CUR)
-    content: Any = file.read(wanted * columns * dtype.itemsize)
-    if len(content) < wanted * columns * dtype.itemsize:
-        raise CorruptFile("the stored history was cut short")
-    rows = np.frombuffer(content, dtype).reshape(-1, columns).tolist()
-    return [row + [0.0] * (COLUMNS - columns) for row in rows]
+    file.seek(header.offset + after * columns * header.dtype.itemsize)
+    rows = np.frombuffer(file.read(wanted * columns * header.dtype.itemsize), header.dtype)
+    return [row + [0.0] * (COLUMNS - columns) for row in rows.reshape(-1, columns).tolist()]

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from http import HTTPStatus
 from pathlib import Path
 from typing import IO, Any, Literal
+
+from ncp_client.http.errors import Refused
 
 CHUNK = 1 << 20
 
@@ -28,6 +31,26 @@ class Content:
 
 
 def file_content(path: Path) -> Content:
+    """Return the content of a file; Refused, as the server would refuse it, if its header is not that of a tensor."""
+    from ncp_client.formats import UnreadableFile, check_tensor, find_format
+
+    with path.open("rb") as opened:
+        try:
+            for variable in find_format(opened).variables(opened):
+                check_tensor(variable)
+        except UnreadableFile as error:
+            wrong = {"field": "file", "problem": error.problem, "remedy": error.remedy}
+            raise Refused(
+                {
+                    "type": "urn:sparse-ncp:problem:bad-tensor",
+                    "title": HTTPStatus.UNPROCESSABLE_ENTITY.phrase,
+                    "status": HTTPStatus.UNPROCESSABLE_ENTITY,
+                    "detail": f"file: {error.problem}",
+                    "remedy": error.remedy,
+                    "errors": [wrong],
+                }
+            ) from error
+
     def chunks() -> Iterator[bytes]:
         with path.open("rb") as file:
             while chunk := file.read(CHUNK):
