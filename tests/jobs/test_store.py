@@ -1,5 +1,6 @@
 """Files are whole or absent, private, and stored once."""
 
+import ast
 import hashlib
 import io
 import os
@@ -16,7 +17,7 @@ import scipy.io
 
 from sparse_ncp.solvers import Settings, State, Stop, sweeps
 from sparse_ncp.worker.contract import Event, Export, JobResult, Source
-from sparse_ncp.worker.errors import BadTensor, NoFactorsYet, NotFound, StoreFull
+from sparse_ncp.worker.errors import BadTensor, CorruptFile, NoFactorsYet, NotFound, StoreFull
 from sparse_ncp.worker.operations.tensors import TensorOperations
 from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.store.blobs import Blobs, OpenFile
@@ -239,6 +240,31 @@ def test_factors_of_an_older_version_are_still_exported(store: LocalStore) -> No
         with store.job("j").export(asked).file as file:
             assert file.read()
     assert same_bits(store.job("j").factors(), list(last.factors))
+
+
+def test_stored_arrays_are_read_without_pythons_parser(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API reads them in several threads, where that of CPython 3.11 fails now and then."""
+    first, last = states(2)
+    ended, live, sha256 = store.job("j"), store.job("live"), hashlib.sha256(npy(random_tensor(3, 4))).hexdigest()
+    ended.save_factors(1, last, JobResult.from_state(last))
+    ended.save_history([row(1), row(2)], [])
+    live.save_checkpoint(1, first)
+    monkeypatch.setattr(ast, "literal_eval", lambda *_: pytest.fail("Python's parser was used"))
+    keep(store, npy(random_tensor(3, 4)))
+    assert np.array_equal(store.open_tensor(sha256), random_tensor(3, 4))
+    assert same_bits(ended.factors(), list(last.factors))
+    assert same_bits(live.factors(), list(first.factors))
+    assert ended.history() == [row(1), row(2)]
+    with ended.export(Export(format="csv")).file as file:
+        assert file.read()
+
+
+def test_a_history_that_was_cut_short_is_noticed(store: LocalStore) -> None:
+    store.job("j").save_history([row(1), row(2)], [])
+    (path,) = store.root.rglob("rows.npy")
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptFile, match="the stored history is truncated"):
+        store.job("j").history()
 
 
 def test_an_export_leaves_nothing_in_the_folder(store: LocalStore) -> None:
