@@ -71,7 +71,7 @@ import sys
 import numpy
 before = set(sys.modules)
 import ncp_client.formats, ncp_client.formats.npz
-print(*{name.partition(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)
+print(*{name.partition(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names - {"numpy"})
 print(*(name for name in sys.modules if name.startswith("ncp_client") and "formats" not in name))
 """
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
