@@ -150,14 +150,6 @@ class JobRequest(Settings):
         values = {name: getattr(self, name) for name in Settings.model_fields}
         return Settings.model_construct(set(values), **values)
 
-    def limited_settings(self, max_seconds: float | None) -> Settings:
-        """Return the settings, with the given `stop.max_seconds` if the request has none."""
-        settings = self.settings()
-        if settings.stop.max_seconds is not None:
-            return settings
-        stop = settings.stop.model_copy(update={"max_seconds": max_seconds})
-        return settings.model_copy(update={"stop": stop})
-
 
 class Progress(FrozenModel):
     """Progress of a run at one iteration."""

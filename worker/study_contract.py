@@ -1,8 +1,8 @@
 """Requests and records of studies, as they cross process boundaries."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
     AwareDatetime,
@@ -26,7 +26,7 @@ from sparse_ncp.solvers.runtime import (
     Whole,
     move_defaults,
 )
-from sparse_ncp.solvers.studies.advice import Advice, Recommendation
+from sparse_ncp.solvers.studies.advice import Advice, RankEvidence, Recommendation
 from sparse_ncp.solvers.studies.fitting.noise import NoiseKind
 from sparse_ncp.solvers.studies.settings import (
     COMMON,
@@ -135,7 +135,13 @@ class CompareFields(StudyFields):
         try:
             return ComparisonSettings.model_validate({name: given[name] for name in given if name in known})
         except ValidationError as error:
-            raise ValidationError.from_exception_data(error.title, [*_at_lists(error)]) from None
+            errors: dict[tuple[Any, ...], Any] = {}  # those of runs, at the lists that they come from, each once
+            for found in error.errors(include_url=False):
+                first, *rest = found["loc"] or ("methods",)
+                location = (LISTS.get(str(first), first), *rest)
+                details = {"type": found["type"], "input": found.get("input"), "ctx": found.get("ctx", {})}
+                errors.setdefault((location, found["msg"]), {**details, "loc": location})
+            raise ValidationError.from_exception_data(error.title, [*errors.values()]) from None
 
     def run(self, cell: Cell) -> JobRequest:
         """Return the first run of a cell as the request of a single job."""
@@ -143,19 +149,6 @@ class CompareFields(StudyFields):
         weight = {"beta": cell.beta} if cell.sparsity is None else {"sparsity": cell.sparsity}
         asked = {"rank": cell.rank, "method": cell.method, "seed": self.seed, "tensor_id": self.tensor_id}
         return JobRequest.model_validate({**same, **weight, **asked})
-
-
-def _at_lists(error: ValidationError) -> Iterator[Any]:
-    """Yield the errors of runs at the lists that they come from, each once."""
-    seen = set()
-    for found in error.errors(include_url=False):
-        first, *rest = found["loc"] or ("methods",)
-        location = (LISTS.get(str(first), first), *rest)
-        if (location, found["msg"]) in seen:
-            continue
-        seen.add((location, found["msg"]))
-        context = found.get("ctx", {})
-        yield {"type": found["type"], "loc": location, "input": found.get("input"), "ctx": context}
 
 
 if TYPE_CHECKING:
@@ -245,6 +238,18 @@ class StudyRank(FrozenModel):
     core_consistency: float | None
     split_half: HalvesFound | None
     holdout: HoldoutFound | None
+
+    @classmethod
+    def of(cls, evidence: RankEvidence, job_id: str | None) -> Self:
+        """Convert evidence to the form in which it is published."""
+        half, holdout = evidence.split_half, evidence.holdout
+        return cls(
+            rank=evidence.rank,
+            job_id=job_id,
+            core_consistency=evidence.core_consistency,
+            split_half=HalvesFound(congruence=half.congruence, passed=half.passed) if half else None,
+            holdout=HoldoutFound(relative_error=holdout.relative_error) if holdout else None,
+        )
 
 
 class StudyTable(FrozenModel):

@@ -23,6 +23,7 @@ from sparse_ncp.worker.contract import Claim, JobError, Preparation, Progress
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.processes import stop
 from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.store.job_files import JobFiles
 from sparse_ncp.worker.store.local import LocalStore
 from tests.support.api import Api, Sent, events, finished, http_client, planted, refused, running_api, submit, upload
 from tests.support.raw_http import connected
@@ -219,13 +220,13 @@ def test_a_long_history_is_read_no_faster_than_its_client_reads(
     files.complete_history()
     end(records, claim)
     assert records.jobs.mark_settled(claim.job_id, files.nbytes())
-    read = JobOperations._page
+    read = JobFiles.history
 
-    def counted(self: JobOperations, id: str, after: int, count: int) -> list[Progress]:
+    def counted(self: JobFiles, after: int = 0, count: int | None = None) -> list[Progress]:
         pages.append(after)
-        return read(self, id, after, count)
+        return read(self, after, count)
 
-    monkeypatch.setattr(JobOperations, "_page", counted)
+    monkeypatch.setattr(JobFiles, "history", counted)
     with connected(running, receive_buffer=4096) as connection:
         connection.sendall(f"GET /v1/jobs/{claim.job_id}/history HTTP/1.0\r\nHost: x\r\n\r\n".encode())
         assert connection.recv(4096).startswith(b"HTTP/1.1 200")

@@ -20,7 +20,6 @@ from sparse_ncp.solvers.runtime import (
 from sparse_ncp.worker.contract import (
     LIVE,
     Axes,
-    Axis,
     FixedModel,
     Id,
     InitialJob,
@@ -90,8 +89,15 @@ def check_job(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, m
         If there are no other problems.
     """
     problems = assess(request, owner, limits, inputs, memory_limit).problems
-    if problems:
-        raise _as_one_exception(problems)
+    if not problems:
+        return
+    missing = [problem for problem in problems if isinstance(problem, NotFound)]
+    if len(missing) == len(problems):
+        first, *others = missing
+        raise NotFound(first.kind, first.id, first.field, others)
+    if len(problems) == 1 and isinstance(problems[0], NoFactorsYet):
+        raise problems[0]
+    raise InvalidJob(with_fields(problems))
 
 
 def assess(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, memory_limit: int) -> Assessment:
@@ -224,15 +230,18 @@ def _fit_problems(
     _collect(problems, lambda: per_mode("alpha", settings.alpha, tensor.ndim))
     _collect(problems, lambda: per_mode("beta", settings.beta, tensor.ndim))
     needed = estimate_memory(tensor, settings, mask=mask, missing=record.missing).total
-    _collect(problems, lambda: _check_memory(needed, settings.rank, memory_limit))
-    initial, fixed = named.initial, named.fixed
-    if initial is not None:
-        _collect(problems, lambda: _check_shapes(inputs.store, initial.id, tensor.shape))
+    if needed > memory_limit:
+        problem = f"{settings.rank} needs about {needed:,} bytes beside the tensor; a job may take {memory_limit:,}"
+        remedy = "lower the rank, or ask the operator to raise NCP_MAX_JOB_MEMORY_BYTES"
+        problems.append(InvalidInput("rank", problem, remedy))
+    if (initial := named.initial) is not None:
+        factors = _collect(problems, lambda: inputs.store.job(initial.id).factors())
+        if factors is not None and (lengths := tuple(map(len, factors))) != tensor.shape:  # the rank may differ
+            theirs, ours = ("×".join(map(str, shape)) for shape in (lengths, tensor.shape))
+            problem = f"has factors for a tensor of {theirs}, this one is {ours}"
+            problems.append(InvalidInput("initial.job_id", problem, "name a job on a tensor of the same shape"))
     if request.fixed is not None:
-        wrong = list(_mode_problems(request.fixed.modes, tensor.ndim))
-        problems += wrong
-        if fixed is not None:
-            problems += _model_problems(settings, () if wrong else request.fixed.modes, fixed, tensor, inputs.store)
+        problems += _fixed_problems(settings, request.fixed.modes, named.fixed, tensor, inputs.store)
     return Assessment(problems, needed)
 
 
@@ -267,19 +276,19 @@ def describe_count(count: int, size: int) -> str:
     return f"{count:,} of {size:,} entries ({100 * count / size:.2g} %) {'is' if count == 1 else 'are'}"
 
 
-def _mode_problems(modes: Sequence[int], order: int) -> Iterator[InvalidInput]:
-    """Yield reasons why these modes cannot be fixed."""
-    if max(modes) > order:
-        yield InvalidInput("fixed.modes", f"has a mode {max(modes)}", f"count the modes from 1 to {order}")
-    elif len(modes) == order:
-        yield InvalidInput("fixed.modes", "names every mode", "leave out those that are to be fitted")
-
-
-def _model_problems(
-    settings: Settings, modes: Sequence[int], fixed: Job, tensor: NDArray[Any], store: Store
+def _fixed_problems(
+    settings: Settings, modes: Sequence[int], fixed: Job | None, tensor: NDArray[Any], store: Store
 ) -> Iterator[InvalidInput]:
-    """Yield reasons why the fixed factors do not fit the tensor, the rank or the settings."""
+    """Yield reasons why these modes cannot be fixed, and why the factors do not fit the tensor or the settings."""
     rank, shape = settings.rank, tensor.shape
+    if max(modes) > len(shape):
+        yield InvalidInput("fixed.modes", f"has a mode {max(modes)}", f"count the modes from 1 to {len(shape)}")
+        modes = ()
+    elif len(modes) == len(shape):
+        yield InvalidInput("fixed.modes", "names every mode", "leave out those that are to be fitted")
+        modes = ()
+    if fixed is None:
+        return
     if fixed.state in LIVE:
         yield InvalidInput("fixed.job_id", "is queued or running: its factors still change", "wait until it has ended")
         return
@@ -310,51 +319,19 @@ def _model_problems(
 
 
 def _label_problems(modes: Sequence[int], ours: Axes | None, theirs: Axes | None) -> Iterator[InvalidInput]:
-    """Yield fixed modes whose labels differ from those of the model."""
+    """Yield fixed modes whose labels differ from those of the model, with the first difference of each."""
     for mode in modes:
-        if ours is not None and theirs is not None and mode <= min(len(ours), len(theirs)):
-            difference = _describe_difference(ours[mode - 1], theirs[mode - 1])
-            if difference is not None:
-                yield InvalidInput(
-                    "fixed.modes", f"mode {mode} {difference}", f"{FIX_EQUAL_MODES}, or label them alike"
-                )
-
-
-def _describe_difference(ours: Axis, theirs: Axis) -> str | None:
-    """Describe the first difference between the labels of a mode. Different lengths are reported elsewhere."""
-    if ours.unit != theirs.unit and None not in (ours.unit, theirs.unit):
-        return f"is in {theirs.unit} there, in {ours.unit} here"
-    pairs = enumerate(zip(theirs.values, ours.values, strict=False))
-    found = next(
-        (f"has {there} at index {index} there, {here} here" for index, (there, here) in pairs if there != here), None
-    )
-    return found if len(ours.values) == len(theirs.values) else None
-
-
-def _check_memory(needed: int, rank: int, limit: int) -> None:
-    if needed > limit:
-        problem = f"{rank} needs about {needed:,} bytes beside the tensor; a job may take {limit:,}"
-        raise InvalidInput("rank", problem, "lower the rank, or ask the operator to raise NCP_MAX_JOB_MEMORY_BYTES")
-
-
-def _check_shapes(store: Store, initial_job_id: str, shape: tuple[int, ...]) -> None:
-    """Check that the initial factors have the shape of the tensor; the rank may differ."""
-    found = tuple(len(A) for A in store.job(initial_job_id).factors())
-    if found != shape:
-        lengths = "×".join(map(str, found)), "×".join(map(str, shape))
-        problem = f"has factors for a tensor of {lengths[0]}, this one is {lengths[1]}"
-        raise InvalidInput("initial.job_id", problem, "name a job on a tensor of the same shape")
-
-
-def _as_one_exception(problems: list[Problem]) -> Exception:
-    """Combine problems into one exception, of a specific type if only missing inputs are reported."""
-    missing = [problem for problem in problems if isinstance(problem, NotFound)]
-    if len(missing) == len(problems):
-        first, *others = missing
-        return NotFound(first.kind, first.id, first.field, others)
-    if len(problems) == 1 and isinstance(problems[0], NoFactorsYet):
-        return problems[0]
-    return InvalidJob(with_fields(problems))
+        if ours is None or theirs is None or mode > min(len(ours), len(theirs)):
+            continue
+        here, there = ours[mode - 1], theirs[mode - 1]
+        pairs = enumerate(zip(there.values, here.values, strict=False))
+        differing = next((f"has {t} at index {index} there, {h} here" for index, (t, h) in pairs if t != h), None)
+        if here.unit != there.unit and None not in (here.unit, there.unit):
+            differing = f"is in {there.unit} there, in {here.unit} here"
+        elif len(here.values) != len(there.values):  # reported with the shapes
+            differing = None
+        if differing is not None:
+            yield InvalidInput("fixed.modes", f"mode {mode} {differing}", f"{FIX_EQUAL_MODES}, or label them alike")
 
 
 def with_fields(problems: Sequence[Problem]) -> list[InvalidInput | NotFound]:

@@ -2,9 +2,10 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from sparse_ncp.worker.config import Configuration
@@ -12,7 +13,6 @@ from sparse_ncp.worker.errors import InUse, JobNotFinished, NotFound, StudyNotFi
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.operations.studies import StudyOperations
 from sparse_ncp.worker.operations.tensors import TensorOperations
-from sparse_ncp.worker.records.expired import Expired
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.local import open_store
 from sparse_ncp.worker.store.store import Store
@@ -56,40 +56,29 @@ class Cleanup:
         if keep_jobs is not None:
             moment = expired.milliseconds_ago(keep_jobs * DAY_SECONDS)
             for job in expired.jobs_ended_before(moment):
-                yield from self._remove_job(job)
+                removed = Removed("job", job.id, job.owner, self._store.job(job.id).nbytes())
+                yield from self._remove(removed, partial(self._jobs.delete, job.owner, job.id))
             for study in expired.studies_ended_before(moment):
-                yield from self._remove_study(study)
+                removed = Removed("study", study.id, study.owner, self._studies.nbytes(study.id))
+                yield from self._remove(removed, partial(self._studies.delete, study.owner, study.id))
         if keep_tensors is not None:
             moment = expired.milliseconds_ago(keep_tensors * DAY_SECONDS)
             for tensor in expired.tensors_unused_since(moment):
-                yield from self._remove_tensor(tensor, moment)
+                with suppress(NotFound):
+                    nbytes = self._records.tensors.get(tensor.owner, tensor.id).nbytes
+                    removed = Removed("tensor", tensor.id, tensor.owner, nbytes)
+                    yield from self._remove(removed, partial(self._tensors.delete, tensor.owner, tensor.id, moment))
         yield from self._finish_deletions()
         yield from self._remove_leftovers()
 
-    def _remove_job(self, job: Expired) -> Iterator[Removed]:
-        removed = Removed("job", job.id, job.owner, self._store.job(job.id).nbytes())
+    def _remove(self, removed: Removed, delete: Callable[[], None]) -> Iterator[Removed]:
+        """Delete an item and yield it, unless its owner has deleted it meanwhile or it is in use again."""
         if not self._dry_run:
             try:
-                self._jobs.delete(job.owner, job.id)
-            except (NotFound, JobNotFinished, InUse):
-                return  # deleted by its owner meanwhile, or a new job starts from it
-        yield removed
-
-    def _remove_study(self, study: Expired) -> Iterator[Removed]:
-        removed = Removed("study", study.id, study.owner, self._studies.nbytes(study.id))
-        if not self._dry_run:
-            try:
-                self._studies.delete(study.owner, study.id)
-            except (NotFound, StudyNotFinished, InUse):
+                delete()
+            except (NotFound, JobNotFinished, StudyNotFinished, InUse):
                 return
         yield removed
-
-    def _remove_tensor(self, tensor: Expired, moment: int) -> Iterator[Removed]:
-        with suppress(NotFound, InUse):  # deleted by its owner meanwhile, or in use again
-            record = self._records.tensors.get(tensor.owner, tensor.id)
-            if not self._dry_run:
-                self._tensors.delete(tensor.owner, tensor.id, moment)
-            yield Removed("tensor", tensor.id, tensor.owner, record.nbytes)
 
     def _finish_deletions(self) -> Iterator[Removed]:
         """Remove files of deleted records whose deletion was interrupted."""
@@ -143,19 +132,16 @@ class CleanupThread(threading.Thread):
         while not self._ended.is_set():
             try:
                 if self._records.expired.acquire_cleanup_turn(self._worker, self._pause):
-                    self._clean_up()
+                    for removed in self._cleanup.run():
+                        log.info("removed %s", removed)
+                        if self._ended.is_set():
+                            return
             except Unavailable as error:
                 log.warning("cleanup was postponed: %s", error)
             except Exception:
                 # The thread must survive: what could not be removed is tried again in the next round.
                 log.exception("cleanup failed and will be repeated")
             self._ended.wait(self._pause)
-
-    def _clean_up(self) -> None:
-        for removed in self._cleanup.run():
-            log.info("removed %s", removed)
-            if self._ended.is_set():
-                return
 
     def end(self) -> None:
         """Stop the thread and wait for it."""

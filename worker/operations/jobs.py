@@ -15,7 +15,7 @@ from sparse_ncp.worker.errors import NoFactorsYet, NotFound, QuotaReached, TooMa
 from sparse_ncp.worker.operations.admission import Inputs, Problem, assess, check_job, problems_of_invalid, with_fields
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.events import START, parse_event_id
-from sparse_ncp.worker.records.jobs import Submission, Submitted
+from sparse_ncp.worker.records.jobs import Submission, Submitted, settings_record
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.blobs import OpenFile
 from sparse_ncp.worker.store.job_files import JobFiles
@@ -44,8 +44,8 @@ class JobOperations:
     def __init__(self, records: Records, store: Store, configuration: Configuration) -> None:
         self._records = records
         self._store = store
-        self._configuration = configuration
         self._memory_limit = configuration.max_job_memory_bytes
+        self._settle_seconds = configuration.lease_seconds / 3  # so that the caller can renew its own lease meanwhile
         self._wake_ups = WakeUpThread(configuration)
 
     def open(self) -> None:
@@ -84,30 +84,26 @@ class JobOperations:
         """Submit each request as `submit` does, in one round trip; return its job or the exception for each."""
         inputs = Inputs(self._records, self._store)
         inputs.fetch_tensors([submission.request.tensor_id for submission in submissions])
-        outcomes = [self._try_admit(submission, inputs) for submission in submissions]
+        outcomes = [self._admit(submission, inputs) for submission in submissions]
         admitted = [submission for submission, outcome in zip(submissions, outcomes, strict=True) if outcome is None]
         made = self._records.jobs.submit_many(admitted) if admitted else []
         self._wake_ups.notify(sum(isinstance(outcome, Submitted) and not outcome.replayed for outcome in made))
         remaining = iter(made)
         return [next(remaining) if outcome is None else outcome for outcome in outcomes]
 
-    def _try_admit(self, submission: Submission, inputs: Inputs) -> Submitted | Exception | None:
-        """Return the result of `_admit` or its exception, which must not affect other submissions."""
-        try:
-            return self._admit(submission, inputs)
-        except Exception as error:
-            return error
-
-    def _admit(self, submission: Submission, inputs: Inputs) -> Submitted | None:
-        """Return None for a job to queue, or the job that its key has made before; raise if it cannot run."""
+    def _admit(self, submission: Submission, inputs: Inputs) -> Submitted | Exception | None:
+        """Return None for a job to queue, the job that its key has made before, or why it cannot run."""
         owner, request, key, limits, _ = submission
         try:
-            check_job(request, owner, limits, inputs, self._memory_limit)
-        except Exception:  # an earlier job is returned even if, for example, the disk has failed since
-            earlier = self._records.jobs.replay(owner, request, key) if key is not None else None
-            if earlier is None:
-                raise
-            return Submitted(earlier, replayed=True)
+            try:
+                check_job(request, owner, limits, inputs, self._memory_limit)
+            except Exception:  # an earlier job is returned even if, for example, the disk has failed since
+                earlier = self._records.jobs.replay(owner, request, key) if key is not None else None
+                if earlier is None:
+                    raise
+                return Submitted(earlier, replayed=True)
+        except Exception as error:  # it must not affect other submissions
+            return error
         return None
 
     def estimate(self, owner: str, request: JobRequest, limits: Limits = UNLIMITED) -> Estimate:
@@ -115,19 +111,17 @@ class JobOperations:
         inputs = Inputs(self._records, self._store)
         inputs.tensor(owner, request.tensor_id)
         found = assess(request, owner, limits, inputs, self._memory_limit)
-        problems = [*with_fields(found.problems), *self._quota_problems(owner, limits)]
-        return Estimate(found.memory_bytes, self._memory_limit, problems, request.limited_settings(limits.job_seconds))
-
-    def _quota_problems(self, owner: str, limits: Limits) -> Iterator[InvalidInput]:
-        """Yield the limits that would refuse another job of this owner at the moment."""
+        problems = with_fields(found.problems)
         usage = self._records.stats.usage(owner)
-        live = usage.jobs.queued + usage.jobs.running
-        if limits.live_jobs is not None and live >= limits.live_jobs:
+        if limits.live_jobs is not None and usage.jobs.queued + usage.jobs.running >= limits.live_jobs:
             problem = str(TooManyJobs(limits.live_jobs))
-            yield InvalidInput("live_jobs", problem, "wait until one has ended, or cancel one")
+            problems.append(InvalidInput("live_jobs", problem, "wait until one has ended, or cancel one"))
         if limits.stored_bytes is not None and usage.stored_bytes >= limits.stored_bytes:
             problem = str(QuotaReached(limits.stored_bytes, usage.stored_bytes))
-            yield InvalidInput("stored_bytes", problem, "delete tensors or jobs that you no longer need")
+            remedy = "delete tensors or jobs that you no longer need"
+            problems.append(InvalidInput("stored_bytes", problem, remedy))
+        settings = Settings.from_stored(settings_record(request.settings(), limits.job_seconds))
+        return Estimate(found.memory_bytes, self._memory_limit, problems, settings)
 
     def problems_of_invalid(self, owner: str, body: object, limits: Limits = UNLIMITED) -> list[Problem]:
         """Return further problems of a body that the schema has refused, as far as its valid fields show them."""
@@ -186,20 +180,32 @@ class JobOperations:
         return self._pages(id, after, count)
 
     def _pages(self, id: str, after: int, count: int) -> Iterator[list[Progress]]:
-        while count > 0 and (page := self._page(id, after, min(count, ROWS_PER_PAGE))):
+        while count > 0:
+            wanted = min(count, ROWS_PER_PAGE)
+            if self._is_settled(id):  # perhaps since the page before
+                page = self._store.job(id).history(after, wanted)
+            else:
+                page = self._records.events.history(id, after, wanted)
+            if not page:
+                return
             yield page
             after, count = page[-1].iteration, count - len(page)
 
-    def _page(self, id: str, after: int, count: int) -> list[Progress]:
-        if self._is_settled(id):
-            return self._store.job(id).history(after, count)
-        return self._records.events.history(id, after, count)
-
     def events_after(self, id: str, event_id: str | None = None, count: int = 1000) -> list[Event]:
-        """Return at most `count` events after the one with this id, in order."""
-        if self._is_settled(id):
-            return self._stored_events(id, parse_event_id(event_id or START), count)
-        return self._records.events.after(id, event_id or START, count)
+        """Return at most `count` events after the one with this id, in order.
+
+        Events of a settled job are read from the store, and have the ids that they had in the live stream.
+        """
+        if not self._is_settled(id):
+            return self._records.events.after(id, event_id or START, count)
+        files, place = self._store.job(id), parse_event_id(event_id or START)
+        rows = [
+            Event(id=f"{row.iteration}-0", kind="progress", payload=row.model_dump_json())
+            for row in files.history(place[0], count)
+        ]
+        changes = [change for change in files.changes() if parse_event_id(change.id) > place]
+        merged = sorted([*rows, *changes], key=lambda event: parse_event_id(event.id))[:count]
+        return [self._records.events.event(id, event.id, event.model_dump()) for event in merged]
 
     def has_ended(self, id: str) -> bool:
         """Return whether the job has succeeded, failed or been cancelled."""
@@ -216,17 +222,6 @@ class JobOperations:
             raise NotFound("job", id)
         return status.settled
 
-    def _stored_events(self, id: str, place: tuple[int, int], count: int) -> list[Event]:
-        """Return events of a settled job, with the ids that they had in the live stream."""
-        files = self._store.job(id)
-        rows = [
-            Event(id=f"{row.iteration}-0", kind="progress", payload=row.model_dump_json())
-            for row in files.history(place[0], count)
-        ]
-        changes = [change for change in files.changes() if parse_event_id(change.id) > place]
-        merged = sorted([*rows, *changes], key=lambda event: parse_event_id(event.id))[:count]
-        return [self._records.events.event(id, event.id, event.model_dump()) for event in merged]
-
     # After the end
 
     def settle(self, id: str, until: float | None = None) -> None:
@@ -240,38 +235,28 @@ class JobOperations:
             Monotonic time at which to stop and leave the rest to the next call; by default a third of a lease from now.
         """
         jobs, files = self._records.jobs, self._store.job(id)
-        until = self._settle_deadline() if until is None else until
+        until = time.monotonic() + self._settle_seconds if until is None else until
         status = jobs.status(id)
-        is_unsettled = status is not None and not status.settled  # else the stream may have expired
-        if is_unsettled and not self._move_history(id, files, until):
-            return
+        if status is not None and not status.settled:  # else the stream may have expired
+            last_id = f"{files.collected_length()}-0"
+            while (piece := self._records.events.piece(id, last_id, EVENTS_PER_PIECE)) is not None:
+                files.collect_history(piece.rows, piece.changes)
+                last_id = piece.last_id
+                if piece.rows and time.monotonic() > until:  # the next call continues after the stored iterations
+                    log.info("job %s: its history is long and is moved to the store in several steps", id)
+                    return
+            files.complete_history()
         files.tidy()
         if not jobs.mark_settled(id, files.nbytes()):
             self.remove_files(id)
 
     def settle_all(self) -> None:
         """Settle ended jobs that are not settled yet, for a third of a lease; the rest at the next call."""
-        until = self._settle_deadline()
+        until = time.monotonic() + self._settle_seconds
         for id in self._records.jobs.unsettled():
             self.settle(id, until)
             if time.monotonic() > until:
                 return
-
-    def _settle_deadline(self) -> float:
-        """Return a time after a third of a lease, so that the caller can renew its own."""
-        return time.monotonic() + self._configuration.lease_seconds / 3
-
-    def _move_history(self, id: str, files: JobFiles, until: float) -> bool:
-        """Copy the event stream to the store, continuing an earlier call; return whether it is complete."""
-        last_id = f"{files.collected_length()}-0"
-        while (piece := self._records.events.piece(id, last_id, EVENTS_PER_PIECE)) is not None:
-            files.collect_history(piece.rows, piece.changes)
-            last_id = piece.last_id
-            if piece.rows and time.monotonic() > until:  # the stored iterations say where to continue
-                log.info("job %s: its history is long and is moved to the store in several steps", id)
-                return False
-        files.complete_history()
-        return True
 
     def discard_late_files(self, id: str) -> None:
         """Remove files that an attempt wrote after it lost its claim, if the job has ended or was deleted."""

@@ -30,11 +30,16 @@ async def write_upload(source: ByteSource, upload: Upload, reservation: Reservat
 
     While a thread writes and hashes one buffer, the other is filled. An upload takes no more memory than these two.
     """
+
+    def write(content: memoryview) -> None:
+        reservation.reserve(upload.nbytes + len(content), upload.nbytes)
+        upload.write(content)
+
     # Views: to assign to a slice of a bytearray itself would copy the bytes twice.
     filling, spare = memoryview(bytearray(CHUNK)), memoryview(bytearray(CHUNK))
     async with _WriteQueue() as writes:
         while filled := await source.read_into(filling, RENEWAL_SECONDS):  # a slow one keeps its reservation, too
-            await writes.next(partial(_write, upload, filling[:filled], reservation))
+            await writes.next(partial(write, filling[:filled]))
             filling, spare = spare, filling
 
 
@@ -64,8 +69,3 @@ class _WriteQueue:
             await asyncio.wait([self._running])  # awaited itself, it would be cancelled along with the request
             running, self._running = self._running, None
             running.result()
-
-
-def _write(upload: Upload, content: memoryview, reservation: Reservation) -> None:
-    reservation.reserve(upload.nbytes + len(content), upload.nbytes)
-    upload.write(content)

@@ -34,17 +34,9 @@ def _numbers(name: str, unit: str, start: int, stop: int, step: int) -> Axis:
     return Axis(name=name, unit=unit, values=tuple(range(start, stop, step)))
 
 
-def _numbered(name: str, letter: str, count: int) -> Axis:
-    return Axis(name=name, values=tuple(f"{letter}{number:02d}" for number in range(1, count + 1)))
-
-
 def _fluorescence(axes: Axes) -> Float64:
     samples, *spectra = (axis.values for axis in axes)
     return synthetic.fluorescence(len(samples), *(np.array(values, np.float64).tolist() for values in spectra)).tensor
-
-
-def _evoked(axes: Axes) -> Float64:
-    return synthetic.evoked([len(axis.values) for axis in axes], rank=5).tensor
 
 
 SAMPLES = {
@@ -56,7 +48,7 @@ SAMPLES = {
             "Emission spectra of 20 mixtures of three fluorophores, for 31 wavelengths of the exciting light; made up, "
             "with missing readings where the lamp is seen and a few negative ones around zero.",
             (
-                _numbered("sample", "M", 20),
+                Axis(name="sample", values=tuple(f"M{number:02d}" for number in range(1, 21))),
                 _numbers("emission", "nm", 260, 481, 4),
                 _numbers("excitation", "nm", 240, 301, 2),
             ),
@@ -71,10 +63,10 @@ SAMPLES = {
                 Axis(name="electrode", values=ELECTRODES),
                 _numbers("frequency", "Hz", 1, 31, 1),
                 _numbers("time", "ms", 0, 400, 10),
-                _numbered("subject", "S", 12),
+                Axis(name="subject", values=tuple(f"S{number:02d}" for number in range(1, 13))),
             ),
             {"rank": 5, "preset": "recommended"},
-            _evoked,
+            lambda axes: synthetic.evoked([len(axis.values) for axis in axes], rank=5).tensor,
         ),
     )
 }

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -35,7 +35,21 @@ class SliceSpec(NamedTuple):
     @classmethod
     def parse(cls, fix: str, shape: Sequence[int], max_length: int, max_entries: int = MAX_SLICE_ENTRIES) -> Self:
         """Parse `fix`, such as 1:3,4:0. Keep at most `max_length` indices of a mode and `max_entries` in all."""
-        fixed = _parse(fix, shape)
+        fixed: dict[int, int] = {}
+        for part in fix.split(",") if fix.strip() else ():
+            found = FIXED_INDEX.fullmatch(part)
+            if found is None:
+                raise InvalidInput("fix", f"{part[:40]!r} is not a mode and an index", FORMAT_HINT)
+            mode, index = int(found[1]), int(found[2])
+            if not 1 <= mode <= len(shape):
+                raise InvalidInput("fix", f"there is no mode {mode}", f"count the modes from 1 to {len(shape)}")
+            if mode in fixed:
+                raise InvalidInput("fix", f"mode {mode} is named twice", "name each mode once")
+            if index >= shape[mode - 1]:
+                raise InvalidInput("fix", f"mode {mode} has no index {index}", f"count from 0 to {shape[mode - 1] - 1}")
+            fixed[mode] = index
+        if len(fixed) == len(shape):
+            raise InvalidInput("fix", "names every mode", "leave at least one mode free")
         lengths = {mode: length for mode, length in enumerate(shape, start=1) if mode not in fixed}
         steps = {mode: -(-length // max_length) for mode, length in lengths.items()}
 
@@ -54,15 +68,12 @@ class SliceSpec(NamedTuple):
     def entries(self, tensor: NDArray[Any], mask: Booleans | None = None) -> Float64:
         """Return the entries of a tensor, NaN where they are missing."""
         found: Float64 = np.array(tensor[self.indices], np.float64)
-        if mask is not None:
-            found[~np.broadcast_to(mask[self._mask_indices(mask.shape)], found.shape)] = np.nan
+        if mask is not None:  # its modes of length 1 are broadcast
+            single = (slice(None) if isinstance(index, slice) else 0 for index in self.indices)
+            choices = zip(mask.shape, self.indices, single, strict=True)
+            place = tuple(only if length == 1 else index for length, index, only in choices)
+            found[~np.broadcast_to(mask[place], found.shape)] = np.nan
         return found
-
-    def _mask_indices(self, lengths: Sequence[int]) -> tuple[int | slice, ...]:
-        """Return the position in a mask, whose modes of length 1 are broadcast."""
-        single = (slice(None) if isinstance(index, slice) else 0 for index in self.indices)
-        choices = zip(lengths, self.indices, single, strict=True)
-        return tuple(only if length == 1 else index for length, index, only in choices)
 
     def model(self, factors: Sequence[Array]) -> Float64:
         """Return the entries of ⟦A¹…Aᴺ⟧ without forming the rest of it."""
@@ -76,22 +87,3 @@ class SliceSpec(NamedTuple):
         listed = values.astype(object)
         listed[np.isnan(values)] = None
         return Slice(shape=values.shape, steps=self.steps, values=listed.tolist())
-
-
-def _parse(fix: str, shape: Sequence[int]) -> Mapping[int, int]:
-    fixed: dict[int, int] = {}
-    for part in fix.split(",") if fix.strip() else ():
-        found = FIXED_INDEX.fullmatch(part)
-        if found is None:
-            raise InvalidInput("fix", f"{part[:40]!r} is not a mode and an index", FORMAT_HINT)
-        mode, index = int(found[1]), int(found[2])
-        if not 1 <= mode <= len(shape):
-            raise InvalidInput("fix", f"there is no mode {mode}", f"count the modes from 1 to {len(shape)}")
-        if mode in fixed:
-            raise InvalidInput("fix", f"mode {mode} is named twice", "name each mode once")
-        if index >= shape[mode - 1]:
-            raise InvalidInput("fix", f"mode {mode} has no index {index}", f"count from 0 to {shape[mode - 1] - 1}")
-        fixed[mode] = index
-    if len(fixed) == len(shape):
-        raise InvalidInput("fix", "names every mode", "leave at least one mode free")
-    return fixed

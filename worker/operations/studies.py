@@ -17,7 +17,7 @@ from sparse_ncp.worker.records.jobs import settings_record
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.records.studies import PlannedRun
 from sparse_ncp.worker.store.store import Store
-from sparse_ncp.worker.study_contract import ChooseRequest, CompareFields, Study, StudyRequest
+from sparse_ncp.worker.study_contract import ChooseRequest, Study, StudyRequest
 
 # Entries times components up to which a run takes about as long as starting a process; such runs share one.
 SHARED_SIZE = 1 << 20
@@ -100,23 +100,20 @@ def _planned(
         kept = {"name": request.name, "settings": settings_record(settings, max_seconds), "fixed_modes": None}
         yield PlannedRun("choose", "hals", 0, 0, False, json.dumps({**kept, "request_id": request_id}))
         return
-    yield from _grid(request, tensor, max_seconds, request_id)
-
-
-def _grid(
-    request: CompareFields, tensor: TensorRecord, max_seconds: float | None, request_id: str | None
-) -> Iterator[PlannedRun]:
     grid = request.grid
     cells = grid.cells
-    settings = [settings_record(grid.settings(cell, 0), max_seconds) for cell in cells]
+    settings_of_cells = [settings_record(grid.settings(cell, 0), max_seconds) for cell in cells]
     example = request.run(cells[0])
     same = {"request_id": request_id, "fixed_modes": None if example.fixed is None else list(example.fixed.modes)}
     size = math.prod(tensor.shape)
     for repeat in range(request.repeats):
         for place, cell in enumerate(cells):
-            own = {"name": f"{cell}, run {repeat + 1}", "settings": {**settings[place], "seed": request.seed + repeat}}
+            own = {
+                "name": f"{cell}, run {repeat + 1}",
+                "settings": {**settings_of_cells[place], "seed": request.seed + repeat},
+            }
             shared = size * cell.rank <= SHARED_SIZE and example.initial is None
             yield PlannedRun("run", cell.method, place, repeat, shared, json.dumps({**own, **same}))
     if request.validation != Validation():
-        own = {"name": "validation", "settings": settings[0]}
+        own = {"name": "validation", "settings": settings_of_cells[0]}
         yield PlannedRun("validate", cells[0].method, 0, 0, False, json.dumps({**own, **same}))

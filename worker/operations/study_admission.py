@@ -8,7 +8,7 @@ from sparse_ncp.solvers.studies.choice import LARGEST_SHARE
 from sparse_ncp.solvers.studies.settings import Validation
 from sparse_ncp.solvers.studies.tables import check_reference
 from sparse_ncp.solvers.studies.validation import check_validation
-from sparse_ncp.worker.contract import JobRequest, TensorRecord
+from sparse_ncp.worker.contract import TensorRecord
 from sparse_ncp.worker.errors import InvalidJob, NotFound
 from sparse_ncp.worker.operations.admission import Inputs, check_job, describe_count, limit_problems
 from sparse_ncp.worker.owner_limits import Limits
@@ -28,41 +28,51 @@ def check_study(
 ) -> TensorRecord:
     """Check that every run of a study is possible and within the limits, and return the record of its tensor.
 
-    Raises InvalidJob with all problems, ValidationError for an invalid cell of the grid, and NotFound.
+    Raises InvalidJob with all problems, InvalidInput if there are too many runs, ValidationError for an invalid cell of
+    the grid, and NotFound.
     """
     if isinstance(request, ChooseRequest):
         tensor = records.tensors.get(owner, request.tensor_id)
         problems = [*_choice_problems(request, tensor, limits, memory_limit)]
     else:
-        _check_count(request, limits)
+        limit = min(limits.study_runs or MOST_RUNS, MOST_RUNS)
+        if request.count > limit:  # before the grid is expanded
+            cells = request.count // request.repeats
+            problem = f"{cells:,} cells × {request.repeats:,} make {request.count:,} runs, over your limit of {limit:,}"
+            raise InvalidInput("repeats", problem, FEWER)
         problems = [*_run_problems(request, owner, limits, records, store, memory_limit)]
         tensor = records.tensors.get(owner, request.tensor_id)
         if request.reference is not None:
             problems += _reference_problems(request.reference, tensor, owner, records, store)
     hidden = bool(tensor.missing) or (isinstance(request, CompareFields) and request.run_has_mask)
-    problems += _validation_problems(request.validation, tensor, hidden)
+    if request.validation != Validation() and (hidden or tensor.negative):
+        problem = "goes with complete, nonnegative tensors only"
+        problems.append(InvalidInput("validate", problem, "leave it out, or upload the tensor without such entries"))
+    elif request.validation != Validation():
+        try:
+            check_validation(request.validation, tensor.shape)
+        except InvalidInput as error:
+            problems.append(error)
     if problems:
         raise InvalidJob(problems)
     return tensor
-
-
-def _check_count(request: CompareFields, limits: Limits) -> None:
-    """Raise InvalidInput if there are too many runs, before the grid is expanded."""
-    limit = min(limits.study_runs or MOST_RUNS, MOST_RUNS)
-    if request.count > limit:
-        cells = request.count // request.repeats
-        problem = f"{cells:,} cells × {request.repeats:,} make {request.count:,} runs, over your limit of {limit:,}"
-        raise InvalidInput("repeats", problem, FEWER)
 
 
 def _run_problems(
     request: CompareFields, owner: str, limits: Limits, records: Records, store: Store, memory_limit: int
 ) -> Iterator[InvalidInput]:
     """Yield the problems of all runs, each once, at the fields of the study."""
-    seen, inputs = set(), Inputs(records, store)
-    for run in _representative_runs(request):
+    cells, largest, inputs = request.grid.cells, max(request.ranks), Inputs(records, store)
+    has_fixed = request.run(cells[0]).fixed is not None
+    checked, seen = set[str | int](), set[tuple[str, str]]()
+    for cell in cells:
+        # The largest rank with every method has the problems of all others; so has every rank if factors are fixed.
+        place = cell.rank if has_fixed else cell.method
+        if place in checked or not (has_fixed or cell.rank == largest):
+            continue
+        checked.add(place)
         try:
-            check_job(run, owner, limits, inputs, memory_limit)
+            check_job(request.run(cell), owner, limits, inputs, memory_limit)
         except InvalidJob as error:
             for problem in error.problems:
                 if isinstance(problem, NotFound):
@@ -72,18 +82,6 @@ def _run_problems(
                 if (field, problem.problem) not in seen:
                     seen.add((field, problem.problem))
                     yield InvalidInput(field, problem.problem, problem.remedy)
-
-
-def _representative_runs(request: CompareFields) -> Iterator[JobRequest]:
-    """Yield runs whose problems cover all others: the largest rank with every method, or every rank if some
-    factors are fixed."""
-    cells, seen = request.grid.cells, set()
-    has_fixed, largest = request.run(cells[0]).fixed is not None, max(request.ranks)
-    for cell in cells:
-        place = cell.rank if has_fixed else cell.method
-        if (has_fixed or cell.rank == largest) and place not in seen:
-            seen.add(place)
-            yield request.run(cell)
 
 
 def _reference_problems(
@@ -100,19 +98,6 @@ def _reference_problems(
         yield InvalidInput(field, error.problem, error.remedy)
     if record.missing:
         yield InvalidInput("reference.tensor_id", "has entries that are NaN", "give a factor that is known")
-
-
-def _validation_problems(validation: Validation, tensor: TensorRecord, hidden: bool) -> Iterator[InvalidInput]:
-    if validation == Validation():
-        return
-    if hidden or tensor.negative:
-        problem = "goes with complete, nonnegative tensors only"
-        yield InvalidInput("validate", problem, "leave it out, or upload the tensor without such entries")
-        return
-    try:
-        check_validation(validation, tensor.shape)
-    except InvalidInput as error:
-        yield error
 
 
 def _choice_problems(

@@ -5,7 +5,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from sparse_ncp.solvers import History, InvalidInput
-from sparse_ncp.solvers.runtime import Array, Float64
+from sparse_ncp.solvers.runtime import Array
 from sparse_ncp.solvers.studies.advice import RankEvidence, Recommendation, rank_evidence, recommend
 from sparse_ncp.solvers.studies.runs import MOST_COMPARED, Descent, Run, comparable, match
 from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
@@ -16,7 +16,7 @@ from sparse_ncp.worker.errors import NoFactorsYet, NotFound, NothingYet
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.records.studies import RunRecord
 from sparse_ncp.worker.store.store import Store
-from sparse_ncp.worker.study_contract import HalvesFound, HoldoutFound, Study, StudyRank, StudyRow, StudyTable
+from sparse_ncp.worker.study_contract import Study, StudyRank, StudyRow, StudyTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,9 +59,13 @@ class StudyTables:
     def _tabulate(
         self, study: Study, mode: int | None = None, on_progress: Callable[[], None] = lambda: None
     ) -> tuple[StudyTable, list[RankEvidence]]:
+        """Make the table for a mode, by default that of the reference, else 1, and collect the evidence on ranks."""
         if study.kind != "compare":
             raise NotFound("table", study.id, field="table")
-        mode = self._mode(study, mode)
+        order = len(self._records.studies.shape(study.id))
+        mode = int(mode or (study.request.get("reference") or {}).get("mode", 1))
+        if mode > order:
+            raise InvalidInput("mode", f"is {mode} for {order} modes", f"count the modes from 1 to {order}")
         grid = self._records.studies.grid(study.id)
         runs = self._runs(study, grid)
         found = self._matches(study, runs, on_progress)
@@ -74,7 +78,8 @@ class StudyTables:
         core = {rank: run.measures.core_consistency for rank, run in best.items() if run is not None}
         checked = validated(grid.validation, grid.ranks, self._records.studies.checked(study.id))
         evidence = rank_evidence(grid.ranks, checked, core)
-        ranks = [_study_rank(one, best[one.rank]) for one in evidence]
+        jobs = {rank: None if run is None else run.id for rank, run in best.items()}
+        ranks = [StudyRank.of(one, jobs[one.rank]) for one in evidence]
         return StudyTable(mode=mode, rows=tuple(rows), ranks=tuple(ranks)), evidence
 
     def _runs(self, study: Study, grid: ComparisonSettings) -> "CellRuns":
@@ -83,14 +88,6 @@ class StudyTables:
         for run in self._records.studies.runs(study.id):
             found[run.cell][1].append(run)
         return found
-
-    def _mode(self, study: Study, asked: int | None) -> int:
-        """Return the requested mode, else that of the reference, else 1."""
-        order = len(self._records.studies.shape(study.id))
-        mode = asked or (study.request.get("reference") or {}).get("mode", 1)
-        if mode > order:
-            raise InvalidInput("mode", f"is {mode} for {order} modes", f"count the modes from 1 to {order}")
-        return int(mode)
 
     # Factor matches: stored with the study for cells whose runs have all ended, else kept in memory
 
@@ -113,21 +110,16 @@ class StudyTables:
         ids = [run.id for run in runs if run.state == "succeeded"][:MOST_COMPARED]
         pairs = [*combinations(ids, 2)]
         if any(pair not in self._remembered for pair in pairs):
-            loaded = {id: self._comparable(id) for id in ids}
+            loaded = {id: comparable(factors) for id in ids if (factors := self._factors(id)) is not None}
             if len(self._remembered) > MOST_REMEMBERED:
                 self._remembered.clear()
             for one, other in pairs:
-                first, second = loaded[one], loaded[other]
-                if (one, other) not in self._remembered and first is not None and second is not None:
-                    self._remembered[one, other] = match(first, second)
+                if (one, other) not in self._remembered and one in loaded and other in loaded:
+                    self._remembered[one, other] = match(loaded[one], loaded[other])
         return [self._remembered[pair] for pair in pairs if pair in self._remembered]
 
-    def _comparable(self, id: str) -> list[Float64] | None:
-        """Return the factors of a run, ready to be matched; None if the run is being deleted."""
-        factors = self._factors(id)
-        return None if factors is None else comparable(factors)
-
     def _factors(self, id: str) -> tuple[Array, ...] | None:
+        """Return the factors of a run; None if it is being deleted."""
         try:
             return tuple(self._store.job(id).factors())
         except (NoFactorsYet, NotFound):
@@ -142,36 +134,27 @@ class StudyTables:
         if (plot in OF_COMPARISON) != (study.kind == "compare") and plot != "components":
             raise NotFound("plot", plot, field="plot")
         if plot == "choice":
-            return plots.choice(self._choice(study))
+            if study.choice is None or study.advice is None:
+                raise NothingYet(study.id, "choice")
+            return plots.choice(Choice(advice=study.advice, factors=(), **dict(study.choice)))
         if plot == "components":
-            return plots.components(*self._best_model(study))
+            best = _closest(self._records.studies.runs(study.id))
+            factors = None if best is None else self._factors(best.id)
+            if best is None or factors is None:
+                raise NothingYet(study.id, "model")
+            return plots.components(factors, labels_of(self._records.tensors.axes_of_job(best.id)))
         if plot == "path":
             table = self.table(study, mode)
             return plots.path(table.rows, table.mode)
         runs = self._runs(study, self._records.studies.grid(study.id))
-        return self._objective(runs) if plot == "objective" else self._quality(study, runs)
-
-    def _choice(self, study: Study) -> Choice:
-        if study.choice is None or study.advice is None:
-            raise NothingYet(study.id, "choice")
-        found = study.choice
-        return Choice(
-            advice=study.advice,
-            factors=(),
-            relative_error=found.relative_error,
-            noise=found.noise,
-            noise_level=found.noise_level,
-            points=found.points,
-            validated=found.validated,
-        )
-
-    def _best_model(self, study: Study) -> tuple[tuple[Array, ...], Sequence["Labels"] | None]:
-        """Return the factors and labels of a choice, or of the run with the lowest relative error."""
-        best = _closest(self._records.studies.runs(study.id))
-        factors = None if best is None else self._factors(best.id)
-        if best is None or factors is None:
-            raise NothingYet(study.id, "model")
-        return factors, labels_of(self._records.tensors.axes_of_job(best.id))
+        if plot == "objective":
+            return self._objective(runs)
+        reference, cells = study.request.get("reference"), [cell for cell, _ in runs[:MOST_BOXES]]
+        if reference is None:
+            found = self._matches(study, runs)
+            return plots.boxes(cells, [found[place] for place in range(len(cells))], "factor match between repeats")
+        values = [[run.measures.psnr for run in own if run.measures.psnr is not None] for _, own in runs[:MOST_BOXES]]
+        return plots.boxes(cells, values, f"PSNR of mode {reference['mode']} [dB]")
 
     def _objective(self, runs: "CellRuns") -> "Figure":
         from sparse_ncp.solvers.studies import plots
@@ -180,37 +163,21 @@ class StudyTables:
         shown = set(panels[:MOST_PANELS])
         cells = [(cell, own) for cell, own in runs if (cell.rank, cell.beta, cell.sparsity) in shown]
         repeats = max(1, MOST_CURVES // len(cells))
-        drawn = [
-            Run(cell, run.repeat, descent=self._descent(run.id))
-            for cell, own in cells
-            for run in own
-            if run.state == "succeeded" and run.repeat < repeats
-        ]
+        drawn = []
+        for cell, run in ((cell, run) for cell, own in cells for run in own):
+            if run.state == "succeeded" and run.repeat < repeats:
+                rows = self._store.job(run.id).history()
+                history = History(
+                    tuple(row.objective for row in rows),
+                    tuple(row.relative_error for row in rows),
+                    tuple(row.seconds for row in rows),
+                    tuple(row.start for row in rows),
+                )
+                drawn.append(Run(cell, run.repeat, descent=Descent.of(history)))
         figure = plots.objective(drawn or [Run(cells[0][0], 0, error="no run has ended")])
         if len(shown) < len(panels):
             figure.suptitle(f"the first {len(shown)} of {len(panels)} combinations")
         return figure
-
-    def _descent(self, id: str) -> Descent:
-        rows = self._store.job(id).history()
-        return Descent.of(
-            History(
-                tuple(row.objective for row in rows),
-                tuple(row.relative_error for row in rows),
-                tuple(row.seconds for row in rows),
-                tuple(row.start for row in rows),
-            )
-        )
-
-    def _quality(self, study: Study, runs: "CellRuns") -> "Figure":
-        from sparse_ncp.solvers.studies import plots
-
-        reference, cells = study.request.get("reference"), [cell for cell, _ in runs[:MOST_BOXES]]
-        if reference is None:
-            found = self._matches(study, runs)
-            return plots.boxes(cells, [found[place] for place in range(len(cells))], "factor match between repeats")
-        values = [[run.measures.psnr for run in own if run.measures.psnr is not None] for _, own in runs[:MOST_BOXES]]
-        return plots.boxes(cells, values, f"PSNR of mode {reference['mode']} [dB]")
 
 
 CellRuns: TypeAlias = list[tuple[Cell, list[RunRecord]]]
@@ -246,14 +213,3 @@ def _closest(runs: Sequence[RunRecord]) -> RunRecord | None:
     """Return the run with the lowest relative error; None if no run has succeeded."""
     done = [(run.result.relative_error, run) for run in runs if run.state == "succeeded" and run.result is not None]
     return min(done, key=lambda pair: pair[0])[1] if done else None
-
-
-def _study_rank(evidence: RankEvidence, best: RunRecord | None) -> StudyRank:
-    half, holdout = evidence.split_half, evidence.holdout
-    return StudyRank(
-        rank=evidence.rank,
-        job_id=best.id if best else None,
-        core_consistency=evidence.core_consistency,
-        split_half=HalvesFound(congruence=half.congruence, passed=half.passed) if half else None,
-        holdout=HoldoutFound(relative_error=holdout.relative_error) if holdout else None,
-    )

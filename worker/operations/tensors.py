@@ -3,7 +3,7 @@
 import hashlib
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
@@ -169,7 +169,20 @@ class TensorOperations:
 
     def set_axes(self, owner: str, id: str, axes: Axes, limits: Limits = UNLIMITED) -> None:
         """Label the modes of a tensor; raise InvalidJob with all labels that do not fit."""
-        problems = [*_axes_problems(axes, self._records.get(owner, id).shape)]
+        shape, problems = self._records.get(owner, id).shape, []
+        if len(axes) != len(shape):
+            problem = f"the tensor has {len(shape)} modes, not {len(axes)}"
+            problems.append(InvalidInput("axes", problem, "give one entry for each mode, in their order"))
+        for mode, (axis, length) in enumerate(zip(axes, shape, strict=False), start=1):
+            if len(axis.values) != length:
+                problem = f"mode {mode} of the tensor has a length of {length}, not {len(axis.values)}"
+                problems.append(InvalidInput(f"axes[{mode}].values", problem, "give one for each index of the mode"))
+        names = [axis.name for axis in axes]
+        for mode, name in enumerate(names, start=1):
+            first = names.index(name) + 1
+            if first < mode:
+                problem = f"{name!r} is already the name of mode {first}"
+                problems.append(InvalidInput(f"axes[{mode}].name", problem, "give every mode a name of its own"))
         if problems:
             raise InvalidJob(problems)
         self._records.set_axes(owner, id, axes, limits)
@@ -195,20 +208,3 @@ class TensorOperations:
                 self.remove_content(item.sha256)
             self._store.remove_leftover(item)
         return len(abandoned)
-
-
-def _axes_problems(axes: Axes, shape: tuple[int, ...]) -> Iterator[InvalidInput]:
-    """Yield labels that do not fit the tensor, and names that occur twice."""
-    if len(axes) != len(shape):
-        problem = f"the tensor has {len(shape)} modes, not {len(axes)}"
-        yield InvalidInput("axes", problem, "give one entry for each mode, in their order")
-    for mode, (axis, length) in enumerate(zip(axes, shape, strict=False), start=1):
-        if len(axis.values) != length:
-            problem = f"mode {mode} of the tensor has a length of {length}, not {len(axis.values)}"
-            yield InvalidInput(f"axes[{mode}].values", problem, "give one for each index of the mode")
-    names = [axis.name for axis in axes]
-    for mode, name in enumerate(names, start=1):
-        first = names.index(name) + 1
-        if first < mode:
-            problem = f"{name!r} is already the name of mode {first}"
-            yield InvalidInput(f"axes[{mode}].name", problem, "give every mode a name of its own")
