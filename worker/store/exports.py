@@ -13,7 +13,7 @@ import numpy as np
 from ncp_client.formats.npz import read_npz
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.solvers.metrics import DEAD_SHARE, weights
-from sparse_ncp.solvers.runtime import Array, Float64
+from sparse_ncp.solvers.runtime import Array
 from sparse_ncp.worker.contract import Axis, Export, Order, Scale, Zeros
 from sparse_ncp.worker.errors import NotFound
 
@@ -31,6 +31,11 @@ class Model(NamedTuple):
 
     factors: Sequence[Array]
     about: Mapping[str, Any]
+
+    @property
+    def named_factors(self) -> dict[str, Any]:
+        """The factors under the names of their files: A1, A2 and so on."""
+        return {f"A{mode}": A for mode, A in enumerate(self.factors, start=1)}
 
     @property
     def axes(self) -> Sequence[Axis] | None:
@@ -59,22 +64,12 @@ def arranged(model: Model, scale: Scale, order: Order, zeros: Zeros) -> Model:
     factors: list[Array] = [A[:, kept] for A in model.factors]
     found = sizes[kept]
     if scale != "none":
-        lengths = [_length(A, scale) for A in factors]
-        factors = [_divided(A, length) for A, length in zip(factors, lengths, strict=True)]
+        exact = (A.astype(np.float64) for A in factors)
+        lengths = [np.linalg.norm(A, axis=0) if scale == "unit" else A.max(axis=0) for A in exact]
+        divisors = [np.where(length > 0, length, 1.0) for length in lengths]  # a column of zeros stays one
+        factors = [(A / divisor).astype(A.dtype) for A, divisor in zip(factors, divisors, strict=True)]
         found = np.prod(lengths, axis=0)
     return Model(factors, {**model.about, "weights": found, "components": kept + 1, "scale": scale})
-
-
-def _length(A: Array, scale: Scale) -> Float64:
-    exact = A.astype(np.float64)
-    found: Float64 = np.linalg.norm(exact, axis=0) if scale == "unit" else exact.max(axis=0)
-    return found
-
-
-def _divided(A: Array, length: Float64) -> Array:
-    """A column of zeros stays one."""
-    divided: Array = (A / np.where(length > 0, length, 1.0)).astype(A.dtype)
-    return divided
 
 
 def export(model: Model, asked: Export) -> bytes:
@@ -96,13 +91,9 @@ def fits(factors: Iterable[Array]) -> bool:
     return all(A.nbytes < LARGEST_VARIABLE for A in factors)
 
 
-def _named(factors: Sequence[Array]) -> dict[str, Any]:
-    return {f"A{mode}": A for mode, A in enumerate(factors, start=1)}
-
-
 def to_npz(model: Model) -> bytes:
     buffer = io.BytesIO()
-    np.savez(buffer, **_named(model.factors), **model.about)
+    np.savez(buffer, **model.named_factors, **model.about)
     return buffer.getvalue()
 
 
@@ -114,15 +105,13 @@ def to_mat(model: Model) -> bytes:
     about = {name: float(value) if isinstance(value, int) else value for name, value in model.about.items()}
     about["components"] = np.asarray(about["components"], np.float64)
     if (axes := model.axes) is not None:
-        about["axes"] = {f"mode{mode}": _structure(axis) for mode, axis in enumerate(axes, start=1)}
+        labels = about["axes"] = dict[str, Any]()
+        for mode, axis in enumerate(axes, start=1):
+            values = np.array(axis.values, object if axis.is_text else np.float64)
+            labels[f"mode{mode}"] = {"name": axis.name, "unit": axis.unit or "", "values": values}
     buffer = io.BytesIO()
-    scipy.io.savemat(cast(Any, buffer), {**_named(model.factors), **about}, oned_as="column")
+    scipy.io.savemat(cast(Any, buffer), {**model.named_factors, **about}, oned_as="column")
     return MAT_HEADER + buffer.getvalue()[len(MAT_HEADER) :]
-
-
-def _structure(axis: Axis) -> dict[str, Any]:
-    values = np.array(axis.values, object if axis.is_text else np.float64)
-    return {"name": axis.name, "unit": axis.unit or "", "values": values}
 
 
 def to_csv(model: Model) -> bytes:
@@ -146,13 +135,10 @@ def _table(model: Model, mode: int) -> bytes:
     axis = axes[mode - 1] if axes else None
     unit = f" ({axis.unit})" if axis and axis.unit else ""
     title = f"{axis.name}{unit}" if axis else "index"
-    labels: Iterable[object] = range(len(A)) if axis is None else map(_label, axis.values)
+    labels: Iterable[float | str] = range(len(A)) if axis is None else axis.values
+    labels = (int(label) if isinstance(label, float) and label.is_integer() else label for label in labels)
     columns = [f"component_{number}" for number in model.about["components"]]
     return _csv([[title, *columns], *([label, *row] for label, row in zip(labels, A.tolist(), strict=True))])
-
-
-def _label(value: float | str) -> object:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _csv(rows: Iterable[Iterable[object]]) -> bytes:
@@ -181,8 +167,13 @@ def to_netcdf(model: Model) -> bytes:
                 _coordinate(file, name, axes[mode - 1])
             _variable(file, f"A{mode}", (name, "component"), A)
         for name, value in model.about.items():
-            if name not in {"axes", "components", "weights"}:
-                setattr(file, name, _attribute(value))
+            if name in {"axes", "components", "weights"}:
+                continue
+            if isinstance(value, str):
+                setattr(file, name, value.encode())
+            else:  # in types that NetCDF 3 has
+                numbers = np.atleast_1d(value)
+                setattr(file, name, numbers.astype(np.float64 if numbers.dtype.kind == "f" else np.int32))
         file.flush()
         return buffer.getvalue()
 
@@ -222,11 +213,3 @@ def _variable(file: Any, name: str, dimensions: tuple[str, ...], values: Any) ->
     variable = file.createVariable(name, values.dtype, dimensions)
     variable[:] = values
     return variable
-
-
-def _attribute(value: Any) -> Any:
-    """Text as UTF-8, numbers in types that NetCDF 3 has."""
-    if isinstance(value, str):
-        return value.encode()
-    found = np.atleast_1d(value)
-    return found.astype(np.float64 if found.dtype.kind == "f" else np.int32)

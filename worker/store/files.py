@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,6 +18,7 @@ from sparse_ncp.worker.errors import StoreFull, StoreUnavailable
 # Only the account that runs the server reads what its users uploaded.
 PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
 CHUNK = 1 << 20
+LIBC = ctypes.CDLL(None, use_errno=True)
 SYNC_FILE_RANGE_WRITE = 2
 # How often to try again to remove a folder into which files are being written.
 WRITERS = 10
@@ -63,20 +63,16 @@ def remove(path: Path) -> None:
     aside = path.with_name(f".{path.name.removeprefix('.')}.{secrets.token_hex(4)}")
     with suppress(FileNotFoundError):
         path.rename(aside)
-        if aside.is_dir():
-            _remove_folder(aside, WRITERS)
-        else:
+        if not aside.is_dir():
             aside.unlink()
-
-
-def _remove_folder(path: Path, tries: int) -> None:
-    """Remove a folder, trying again if a file was written into it meanwhile."""
-    try:
-        shutil.rmtree(path, onerror=_ignore_missing)
-    except OSError as error:
-        if error.errno != errno.ENOTEMPTY or tries == 1:
-            raise
-        _remove_folder(path, tries - 1)
+            return
+        for left in reversed(range(WRITERS)):
+            try:
+                shutil.rmtree(aside, onerror=_ignore_missing)
+                return
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY or not left:  # else a file was written into it meanwhile
+                    raise
 
 
 def _ignore_missing(_function: object, _path: str, error: Any) -> None:
@@ -152,7 +148,7 @@ def atomic_writer(path: Path, flush: bool = True) -> Iterator[BinaryIO]:
 def flush_all(folder: Path) -> None:
     """Make durable whatever was written to the file system of a folder."""
     with translate_storage_errors():
-        system = getattr(_libc(), "syncfs", None)
+        system = getattr(LIBC, "syncfs", None)
         if system is None:
             os.sync()
             return
@@ -169,14 +165,9 @@ def start_writing_back(descriptor: int) -> None:
 
     Where it cannot, the flush does all of it; what fails here, the flush reports.
     """
-    system = getattr(_libc(), "sync_file_range", None)
+    system = getattr(LIBC, "sync_file_range", None)
     if system is not None:
         system(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_uint(SYNC_FILE_RANGE_WRITE))
-
-
-@cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
 
 
 def append(path: Path, content: bytes, place: int | None = None) -> None:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
-from typing import BinaryIO
 
 import numpy as np
 
@@ -87,10 +86,21 @@ def read_history(blobs: Blobs, folder: str, after: int, count: int | None) -> li
     """Return at most `count` iterations after `after`."""
     try:
         name = f"history/{ROWS}" if is_complete(blobs, folder) else UNVERSIONED_ROWS
-        with blobs.open(f"{folder}/{name}") as file:
-            rows = _read_rows(file, after, count)
+        file = blobs.open(f"{folder}/{name}")
     except FileNotFoundError:
         return []
+    with file:
+        try:
+            header = read_header(file)
+        except UnreadableFile as error:
+            raise CorruptFile(f"the stored history {error.problem}") from error
+        length, columns = header.shape
+        after = min(after, length)  # a seek beyond what a file can hold is an error
+        wanted = length - after if count is None else min(count, length - after)
+        file.seek(header.offset + after * columns * header.dtype.itemsize)
+        content = np.frombuffer(file.read(wanted * columns * header.dtype.itemsize), header.dtype)
+    # Former tables have neither trial starts nor, before that, phases.
+    rows = [row + [0.0] * (COLUMNS - columns) for row in content.reshape(-1, columns).tolist()]
     return [
         Progress(
             iteration=iteration,
@@ -135,17 +145,3 @@ def _table(rows: Sequence[Progress]) -> Float64:
         (row.objective, row.relative_error, row.seconds, PHASES.index(row.phase), row.start or 0) for row in rows
     ]
     return np.array(columns, np.float64).reshape(-1, COLUMNS)
-
-
-def _read_rows(file: BinaryIO, after: int, count: int | None) -> list[list[float]]:
-    """Read a part of the table. Tables of before have neither trial starts nor, before that, phases."""
-    try:
-        header = read_header(file)
-    except UnreadableFile as error:
-        raise CorruptFile(f"the stored history {error.problem}") from error
-    length, columns = header.shape
-    after = min(after, length)  # a seek beyond what a file can hold is an error
-    wanted = length - after if count is None else min(count, length - after)
-    file.seek(header.offset + after * columns * header.dtype.itemsize)
-    rows = np.frombuffer(file.read(wanted * columns * header.dtype.itemsize), header.dtype)
-    return [row + [0.0] * (COLUMNS - columns) for row in rows.reshape(-1, columns).tolist()]

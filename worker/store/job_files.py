@@ -111,8 +111,9 @@ class JobFiles:
         others = [name for name in self._checkpoints() if name != keep]
         for name in others[SPARE_CHECKPOINTS:]:
             withdraw(self._blobs, f"{self._root}/{name}")
+        kept = CHECKPOINT.fullmatch(keep)
         for iteration, name in self._numbered(PARTIAL):
-            if iteration < _iteration(keep):
+            if kept is not None and iteration < int(kept[2]):
                 withdraw(self._blobs, f"{self._root}/{name}")
 
     def tidy(self) -> None:
@@ -245,19 +246,19 @@ class JobFiles:
 
         FileNotFoundError if the checkpoints are deleted meanwhile.
         """
-        names, partials = self._checkpoints(), dict(self._numbered(PARTIAL))
-        for name in names:
-            if _iteration(name) in partials:
-                return read_manifest(self._blobs, f"{self._root}/{partials[_iteration(name)]}")
+        checkpoints, partials = self._numbered(CHECKPOINT, group=2), dict(self._numbered(PARTIAL))
+        for iteration, name in checkpoints:
+            if iteration in partials:
+                return read_manifest(self._blobs, f"{self._root}/{partials[iteration]}")
             state = self.load_checkpoint(name)
             if state is not None:
-                folder = f"{self._root}/partial-{_iteration(name)}-{secrets.token_hex(4)}"
+                folder = f"{self._root}/partial-{iteration}-{secrets.token_hex(4)}"
                 made = write_factors(self._blobs, folder, state, source=self._source())
                 if self._final() is not None or name not in self._checkpoints():
                     withdraw(self._blobs, folder)  # the job has ended, or was deleted, and was tidied before
                     raise FileNotFoundError(name)
                 return made
-        for name in names:
+        for _, name in checkpoints:
             self._blobs.stat(f"{self._root}/{name}/{manifests.FILE}")
         return None
 
@@ -317,8 +318,3 @@ class JobFiles:
     def changes(self) -> list[Event]:
         """Return the changes of state, of a job that has ended."""
         return history.read_changes(self._blobs, self._root)
-
-
-def _iteration(name: str) -> int:
-    found = CHECKPOINT.fullmatch(name)
-    return int(found[2]) if found else -1

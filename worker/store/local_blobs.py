@@ -126,14 +126,15 @@ class LocalBlobs(Blobs, Disk):
             private_folder(self._unfinished)
 
     def put(self, name: str, content: bytes, *, flush: bool = True) -> None:
-        self._put(self._path(name), content, flush, exclusive=False)
+        with self._write(self._path(name), flush, exclusive=False) as writer:
+            writer.write(content)
+            writer.commit()
 
     def put_if_absent(self, name: str, content: bytes, *, flush: bool = True) -> bool:
         path = self._path(name)
-        return not os.path.lexists(path) and self._put(path, content, flush, exclusive=True)
-
-    def _put(self, path: Path, content: bytes, flush: bool, exclusive: bool) -> bool:
-        with self._write(path, flush, exclusive) as writer:
+        if os.path.lexists(path):
+            return False
+        with self._write(path, flush, exclusive=True) as writer:
             writer.write(content)
             return writer.commit_unless_lost()
 
@@ -229,10 +230,11 @@ class LocalBlobs(Blobs, Disk):
         found = []
         for path in [*self._unfinished.iterdir(), *hidden]:
             age = HIDDEN_SECONDS if path.name.startswith(".") else UNLOCKED_SECONDS
-            with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError, BlockingIOError):  # the latter from a file whose writer is alive
                 file = path.stat()
-                if time.time() - file.st_mtime > age and _is_unlocked(path):
-                    found.append(_blob(str(path.relative_to(self.root)), file))
+                if time.time() - file.st_mtime > age:
+                    with locked(path, wait=False):
+                        found.append(_blob(str(path.relative_to(self.root)), file))
         return found
 
     def discard(self, name: str) -> None:
@@ -324,11 +326,3 @@ def _missing_as_not_found(name: str) -> Iterator[None]:
             yield
     except (NotADirectoryError, IsADirectoryError) as error:
         raise FileNotFoundError(name) from error
-
-
-def _is_unlocked(path: Path) -> bool:
-    try:
-        with locked(path, wait=False):
-            return True
-    except (BlockingIOError, FileNotFoundError):
-        return False

@@ -89,20 +89,15 @@ def read_manifest(blobs: Blobs, folder: str) -> Manifest | None:
             found = json.load(file)
     except (FileNotFoundError, ValueError):
         return None
-    if "format" not in found:
-        return _read_unversioned(folder, found)
+    if "format" not in found:  # from before there were formats: entries by name, and the seconds of a compact result
+        about = {"seconds": found.pop("compact")["seconds"]} if "compact" in found else {}
+        iterations = [entry.get("iteration") for entry in found.values()]
+        files = {name: Entry(entry["sha256"], entry["nbytes"]) for name, entry in found.items()}
+        return Manifest(folder, files, {**about, "iteration": iterations[0]})
     if found["format"] > FORMAT:
         return None
     files = {name: Entry(**entry) for name, entry in found["files"].items()}
     return Manifest(folder, files, found["about"])
-
-
-def _read_unversioned(folder: str, found: dict[str, Any]) -> Manifest:
-    """Convert a manifest from before there were formats: entries by name, and the seconds of a compact result."""
-    about = {"seconds": found.pop("compact")["seconds"]} if "compact" in found else {}
-    iterations = [entry.get("iteration") for entry in found.values()]
-    files = {name: Entry(entry["sha256"], entry["nbytes"]) for name, entry in found.items()}
-    return Manifest(folder, files, {**about, "iteration": iterations[0]})
 
 
 def withdraw(blobs: Blobs, folder: str) -> None:

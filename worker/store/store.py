@@ -104,12 +104,12 @@ class Store:
 
     def abandoned_uploads(self) -> list[StoredItem]:
         """List what uploads left whose process died. Bytes with a digest may have no record."""
-        unfinished = (
-            StoredItem(blob.name, blob.nbytes, _marked_digest(blob.name))
-            for blob in self._disk.unfinished()
-            if blob.name.startswith("uploads/")
-        )
-        return [*unfinished, *self._tensors.abandoned()]
+        found = []
+        for blob in self._disk.unfinished():
+            if blob.name.startswith("uploads/"):
+                digest = blob.name.rpartition(".")[2]  # of a marker, as uploads left them before there were pins
+                found.append(StoredItem(blob.name, blob.nbytes, digest if len(digest) == 64 else None))
+        return [*found, *self._tensors.abandoned()]
 
     def interrupted_writes(self) -> list[StoredItem]:
         """List what was being written to the files of jobs by a process that died."""
@@ -123,10 +123,11 @@ class Store:
 
     def remove_leftover(self, item: StoredItem) -> None:
         """Remove what one of the three methods above has listed."""
-        if item.name.startswith("tensors/") and not item.name.rpartition("/")[2].startswith("."):
+        folder, *names = item.name.split("/")
+        if folder == "tensors" and not names[-1].startswith("."):
             if not item.name.endswith(REMOVAL):  # removing its tensor has settled that
                 self._blobs.delete(item.name)
-        elif _is_blob(item.name):
+        elif folder == "jobs" and not any(name.startswith(".") for name in names):
             withdraw(self._blobs, item.name)
             self._blobs.delete(item.name)
         else:
@@ -156,13 +157,3 @@ class Store:
             if id != last and JOB_ID.fullmatch(id):
                 last = id
                 yield id
-
-
-def _is_blob(name: str) -> bool:
-    return name.startswith("jobs/") and not any(part.startswith(".") for part in name.split("/"))
-
-
-def _marked_digest(name: str) -> str | None:
-    """Return the digest in the name of a marker, as uploads left them before there were pins."""
-    digest = name.rpartition(".")[2]
-    return digest if len(digest) == 64 else None

@@ -364,7 +364,8 @@ class Upload:
             else:
                 tensor = open_array(path)  # what is not a tensor at all is refused before anything is flushed
             threaded = stack.enter_context(ThreadPoolExecutor(2))
-            steps = [threaded.submit(self._put_pin, sha256)]
+            self._pin = f"tensors/{sha256}/{PIN}{self._token}"
+            steps = [threaded.submit(self._blobs.put, self._pin, b"")]
             if path is not None:
                 steps.append(threaded.submit(self._writer.commit))  # flushed while the entries are read
             facts, found = inspect(tensor, threads)
@@ -375,10 +376,6 @@ class Upload:
         if self._published:
             self._tensors.remember(sha256, self._blobs.stat(self._blob), found)
         return sha256, facts
-
-    def _put_pin(self, sha256: str) -> None:
-        self._pin = f"tensors/{sha256}/{PIN}{self._token}"
-        self._blobs.put(self._pin, b"")
 
     def discard(self, is_unused: IsUnused) -> None:
         """Leave nothing of an upload that was kept, but whose record was refused."""
