@@ -101,14 +101,13 @@ def test_a_name_goes_together_with_the_other_filters(client: httpx.Client) -> No
     assert found(client, "tensors", sha256=record["sha256"], name="other") == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_records_of_an_older_version_are_found_by_name_too(api: Api, configuration: Configuration, kind: str) -> None:
-    with http_client(api.address, f"upgraded {kind}") as lab, connect(configuration) as redis:
-        made, nameless = KINDS[kind](lab, "Old Name"), KINDS[kind](lab, None)
-        names = keys.names(kind.removesuffix("s"), f"upgraded {kind}")
-        for record in (made, nameless):
-            assert redis.hdel(names, record["id"]) == 1
-        assert found(lab, kind, name="old n") == ["Old Name"]
+def test_runs_of_a_study_are_found_by_name_too(api: Api) -> None:
+    with http_client(api.address, "searches runs") as lab:
+        tensor_id = job(lab, "Rank 2, by itself")["tensor_id"]
+        grid = {"kind": "compare", "tensor_id": tensor_id, "ranks": [1, 2], "methods": ["hals"], "repeats": 2}
+        assert lab.post("/v1/studies", json=grid).status_code == 202
+        runs = [f"rank 2, hals, beta 0, run {number}" for number in (2, 1)]
+        assert found(lab, "jobs", name="RANK 2") == [*runs, "Rank 2, by itself"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -162,11 +162,11 @@ def test_a_scrape_is_cheap_with_ten_thousand_queued_jobs(tmp_path: Path) -> None
 def _queue(configuration: Configuration, tensor_id: str, count: int) -> None:
     """As so many submissions would, in few round trips: the script that every submission runs."""
     from sparse_ncp.worker.records.jobs import digest_of, request_record
-    from sparse_ncp.worker.records.redis.connection import _source, connect
+    from sparse_ncp.worker.records.redis.connection import connect, script_source
 
     body = JobRequest.model_validate({"tensor_id": tensor_id, "rank": 2, "method": "hals"})
     with connect(configuration) as connection:
-        script = connection.register_script(_source("jobs/submit"))
+        script = connection.register_script(script_source("jobs/submit"))
         pipe = connection.pipeline(transaction=False)
         for number in range(count):
             fields = [

@@ -163,7 +163,7 @@ class ExecutionRecords(Records):
 def _read_claim(flat: Sequence[str]) -> Claim:
     fields: Fields = dict(zip(flat[::2], flat[1::2], strict=True))
     request: dict[str, Any] = json.loads(fields["request"])
-    published = read_progress(fields)
+    published, reference = read_progress(fields), fields.get("reference_sha256")
     return Claim(
         job_id=fields["id"],
         owner=fields["owner"],
@@ -183,12 +183,7 @@ def _read_claim(flat: Sequence[str]) -> Claim:
         study_id=fields.get("study_id"),
         task=fields.get("task", "run"),
         batch=fields.get("batch"),
-        reference=_reference(fields),
+        reference=Reference(sha256=reference, mode=int(fields["reference_mode"])) if reference else None,
         study_request=fields.get("study_request"),
         validation_results=json.loads(fields.get("validation_results", "[]")),
     )
-
-
-def _reference(fields: Fields) -> Reference | None:
-    sha256 = fields.get("reference_sha256")
-    return None if sha256 is None else Reference(sha256=sha256, mode=int(fields["reference_mode"]))

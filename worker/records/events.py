@@ -44,8 +44,10 @@ class EventRecords:
     def event(self, id: str, entry_id: str, entry: Mapping[str, str]) -> Event:
         """Convert an entry of a stream to an event. The last event contains the job or the study."""
         payload = entry["payload"]
-        if entry["kind"] == "end":
-            payload = self._study_json(id) if entry.get("of") == "study" else self._job_json(id)
+        if entry["kind"] == "end" and entry.get("of") == "study":
+            payload = self._studies.find(id).model_dump_json(exclude={"owner", "table", "choice"})
+        elif entry["kind"] == "end":
+            payload = self._jobs.find(id).model_dump_json(exclude={"owner"})
         return Event.model_validate({"id": entry_id, "kind": entry["kind"], "payload": payload})
 
     def after(self, job_id: str, event_id: str, count: int) -> list[Event]:
@@ -87,12 +89,6 @@ class EventRecords:
             [Event.model_validate({"id": entry_id, **entry}) for entry_id, entry in entries if entry["kind"] == "state"]
             for entries in found
         ]
-
-    def _study_json(self, study_id: str) -> str:
-        return self._studies.find(study_id).model_dump_json(exclude={"owner", "table", "choice"})
-
-    def _job_json(self, job_id: str) -> str:
-        return self._jobs.find(job_id).model_dump_json(exclude={"owner"})
 
 
 def parse_event_id(text: str) -> tuple[int, int]:

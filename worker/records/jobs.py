@@ -37,6 +37,7 @@ from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
 from sparse_ncp.worker.records.redis.lists import find_page, folded
 from sparse_ncp.worker.records.redis.versions import check_version, is_readable
+from sparse_ncp.worker.study_contract import StudyRequest
 
 Fields: TypeAlias = dict[str, str]
 
@@ -89,10 +90,19 @@ class JobRecords:
         """Queue jobs, durably and in one round trip; return the job or the exception for each submission."""
         hours = self._redis.configuration.idempotency_hours
         calls = [_script_arguments(submission, int(hours * 3_600_000)) for submission in submissions]
-        answers = self._redis.script_calls("jobs/submit", calls)
-        return [
-            _submitted_or_refusal(submission, answer) for submission, answer in zip(submissions, answers, strict=True)
-        ]
+        outcomes: list[Submitted | Exception] = []
+        for submission, answer in zip(submissions, self._redis.script_calls("jobs/submit", calls), strict=True):
+            if isinstance(answer, Exception):
+                outcomes.append(answer)
+                continue
+            word, *found = answer
+            try:
+                raise_refusal(word, found, submission.limits, input_ids(submission.request))
+            except (TooManyJobs, QuotaReached, IdempotencyKeyReused, NotFound) as refusal:
+                outcomes.append(refusal)
+            else:
+                outcomes.append(Submitted(read_job(*_fields(found[0])), word == "replayed"))
+        return outcomes
 
     def replay(self, owner: str, request: JobRequest, key: str) -> Job | None:
         """Return the job that this key has created before, if any, even if its tensor was deleted since."""
@@ -104,7 +114,7 @@ class JobRecords:
 
         Raises LaterRecord if a later release has written it.
         """
-        for fields, position in self._read_existing([id]):
+        for fields, position in map(_fields, self._redis.script("jobs/read", id)):
             if fields["owner"] == owner:
                 return read_job(fields, position)
         raise NotFound("job", id)
@@ -189,19 +199,15 @@ class JobRecords:
         """
         wanted = {"state": state, "method": method, "tensor_id": tensor_id, "study_id": study_id}
         found = find_page(self._redis, "job", owner, wanted, name, limit, cursor)
-        existing = self._read_existing(found.ids)
+        existing = map(_fields, self._redis.script("jobs/read", *found.ids))  # with their places in the queue
         items = tuple(read_job(fields, position) for fields, position in existing if is_readable(fields))
         return Page[Job](items=items, next=found.next)
-
-    def _read_existing(self, ids: Sequence[str]) -> Sequence[tuple[Fields, int | None]]:
-        """Return the fields of the jobs that still exist and their places in the queue, in one round trip."""
-        return [_fields(answer) for answer in self._redis.script("jobs/read", *ids)]
 
 
 def _script_arguments(submission: Submission, key_milliseconds: int) -> list[str | int]:
     """Return the arguments of the script that submits."""
     owner, request, key, limits, request_id = submission
-    named = _input_ids(request)
+    named = input_ids(request)
     return [
         secrets.token_hex(10),
         owner,
@@ -221,25 +227,13 @@ def _script_arguments(submission: Submission, key_milliseconds: int) -> list[str
     ]
 
 
-def _input_ids(request: JobRequest) -> dict[str, str]:
+def input_ids(request: JobRequest | StudyRequest) -> dict[str, str]:
     """Return the ids that a request names, by the keys of `INPUT_FIELDS`; empty for those not named."""
-    return {
-        "tensor": request.tensor_id,
-        "initial": request.initial.job_id if request.initial else "",
-        "mask": request.mask.tensor_id if request.mask else "",
-        "fixed": request.fixed.job_id if request.fixed else "",
-    }
-
-
-def _submitted_or_refusal(submission: Submission, answer: Any) -> Submitted | Exception:
-    if isinstance(answer, Exception):
-        return answer
-    outcome, *found = answer
-    try:
-        raise_refusal(outcome, found, submission.limits, _input_ids(submission.request))
-    except (TooManyJobs, QuotaReached, IdempotencyKeyReused, NotFound) as refusal:
-        return refusal
-    return Submitted(read_job(*_fields(found[0])), outcome == "replayed")
+    found = {"tensor": request.tensor_id}
+    for word in ("initial", "mask", "fixed", "reference"):
+        named = getattr(request, word, None)
+        found[word] = "" if named is None else named.tensor_id if word in ("mask", "reference") else named.job_id
+    return found
 
 
 def _fields(answer: Sequence[Any]) -> tuple[Fields, int | None]:
@@ -314,6 +308,7 @@ def read_job(fields: Fields, position: int | None) -> Job:
     check_version("job", fields)
     request: dict[str, Any] = json.loads(fields["request"])
     result = JobResult.model_validate_json(fields["result"]) if "result" in fields else None
+    checkpoint = int(fields["checkpoint_iteration"]) if "checkpoint_iteration" in fields else None
     return Job.model_validate(
         {
             "id": fields["id"],
@@ -331,7 +326,7 @@ def read_job(fields: Fields, position: int | None) -> Job:
             "phase": _phase(fields),
             "preparing": read_preparation(fields),
             "progress": read_progress(fields),
-            "factors_iteration": result.iterations if result else _read_integer(fields, "checkpoint_iteration"),
+            "factors_iteration": result.iterations if result else checkpoint,
             "result": result,
             "error": JobError.model_validate_json(fields["error"]) if "error" in fields else None,
             "attempt": int(fields["attempt"]),
@@ -367,10 +362,6 @@ def _phase(fields: Fields) -> str | None:
         return "preparing"
     progress = read_progress(fields)
     return fields.get("phase") or (progress.phase if progress else "preparing")
-
-
-def _read_integer(fields: Fields, name: str) -> int | None:
-    return int(fields[name]) if name in fields else None
 
 
 def read_time(fields: Fields, name: str) -> datetime | None:

@@ -47,7 +47,10 @@ class Records:
             live = self.workers.live_count()
         except Unavailable:
             return Health(reachable=False, appendonly=False, appendfsync_always=False, noeviction=False, live_workers=0)
-        found = self._durability()
+        try:
+            found: dict[str, str] = self._redis.command("CONFIG GET", *DURABILITY)
+        except ResponseError:  # a hosted Redis hides its settings
+            found = {}
         return Health(
             reachable=True,
             appendonly=found.get("appendonly") == "yes",
@@ -55,11 +58,3 @@ class Records:
             noeviction=found.get("maxmemory-policy") == "noeviction",
             live_workers=live,
         )
-
-    def _durability(self) -> dict[str, str]:
-        """Return the durability settings of Redis; empty if a hosted Redis hides them."""
-        try:
-            found: dict[str, str] = self._redis.command("CONFIG GET", *DURABILITY)
-        except ResponseError:
-            return {}
-        return found

@@ -45,7 +45,12 @@ class StatsRecords:
                 ("SCARD", keys.live_studies(owner)),
             )
         )
-        seconds = self._running_seconds([id for running in found[2::4] for id in running])
+        running = [id for ids in found[2::4] for id in ids]
+        spent = self._redis.commands(("HMGET", keys.job(id), "progress", "spent") for id in running)
+        seconds = {
+            id: max(json.loads(progress)["seconds"] if progress else 0.0, float(before or 0))
+            for id, (progress, before) in zip(running, spent, strict=True)
+        }
         columns = zip(owners, found[::4], found[1::4], found[2::4], found[3::4], strict=True)
         return [_usage(*parts, seconds) for parts in columns]
 
@@ -76,15 +81,6 @@ class StatsRecords:
         ids = self._redis.command("ZRANGE", keys.LEASES, 0, -1)
         found = [read_job(fields, None) for fields in self._redis.hashes(map(keys.job, ids)) if is_readable(fields)]
         return sorted(found, key=lambda job: job.started_at or job.created_at)
-
-    def _running_seconds(self, ids: Sequence[str]) -> dict[str, float]:
-        """Return the computing time so far of running jobs."""
-        found = self._redis.commands(("HMGET", keys.job(id), "progress", "spent") for id in ids)
-        return {id: _seconds(*fields) for id, fields in zip(ids, found, strict=True)}
-
-
-def _seconds(progress: str | None, spent: str | None) -> float:
-    return max(json.loads(progress)["seconds"] if progress else 0.0, float(spent or 0))
 
 
 def _usage(

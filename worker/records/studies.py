@@ -12,7 +12,15 @@ from sparse_ncp.solvers.studies.settings import ComparisonSettings
 from sparse_ncp.worker.contract import TERMINAL, JobResult, Page, Task
 from sparse_ncp.worker.errors import InUse, NotFound, StudyNotFinished
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
-from sparse_ncp.worker.records.jobs import Fields, digest_of, find_replay, idempotency_key, raise_refusal, read_time
+from sparse_ncp.worker.records.jobs import (
+    Fields,
+    digest_of,
+    find_replay,
+    idempotency_key,
+    input_ids,
+    raise_refusal,
+    read_time,
+)
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection, below
 from sparse_ncp.worker.records.redis.versions import check_version, is_readable
@@ -63,7 +71,8 @@ class StudyRecords:
         limits: Limits = UNLIMITED,
     ) -> tuple[Study, bool]:
         """Queue all runs in one step, durably; a repeated key and body return the same study and True."""
-        named = _input_ids(request)
+        named = input_ids(request)
+        settings = request.settings() if isinstance(request, ChooseRequest) else request.grid
         reference = request.reference if isinstance(request, CompareFields) else None
         flat: list[str | int] = []
         for run in planned:
@@ -74,7 +83,7 @@ class StudyRecords:
             owner,
             request.kind,
             json.dumps({"name": request.name, "request": request.recorded_fields(), "shape": shape}),
-            _settings_json(request),
+            settings.model_dump_json(by_alias=True),  # in full, so that later defaults do not change old studies
             request.priority,
             idempotency_key(owner, key) if key is not None else "",
             digest_of(request),
@@ -160,7 +169,19 @@ class StudyRecords:
         names = ("cell", "repeat", "state", "result", "error", "measures", "task")
         ids = self._redis.command("LRANGE", keys.runs(id), 0, -1)
         found = self._redis.commands(("HMGET", keys.job(run), *names) for run in ids)
-        return [_run(run, fields) for run, fields in zip(ids, found, strict=True) if fields[-1] in ("run", "choose")]
+        return [
+            RunRecord(
+                run,
+                int(cell or 0),
+                int(repeat or 0),
+                state or "",
+                None if result is None else JobResult.model_validate_json(result),
+                None if error is None else json.loads(error)["message"],
+                Measures() if not measures else Measures.model_validate_json(measures),
+            )
+            for run, (cell, repeat, state, result, error, measures, task) in zip(ids, found, strict=True)
+            if task in ("run", "choose")
+        ]
 
     def matches(self, id: str) -> dict[int, tuple[float, ...]]:
         """Return the stored factor matches between repeats, by cell."""
@@ -184,6 +205,7 @@ class StudyRecords:
         job_id = self._redis.command("LINDEX", keys.runs(fields["id"]), 0) if fields["kind"] == "choose" else None
         result = self._redis.command("HGET", keys.job(job_id), "result") if job_id else None
         over = fields["state"] in TERMINAL
+        error = "error" if fields["state"] == "failed" else "validation_error"
         return Study.model_validate(
             {
                 "id": fields["id"],
@@ -208,7 +230,7 @@ class StudyRecords:
                 "choice": json.loads(fields["choice"]) if "choice" in fields else None,
                 "result": None if result is None else json.loads(result),
                 "job_id": job_id,
-                "error": json.loads(_error(fields)),
+                "error": json.loads(fields.get(error, "null")),
                 "cancel_requested": fields.get("cancel_requested") == "1",
                 "created_at": read_time(fields, "created_at"),
                 "started_at": read_time(fields, "started_at"),
@@ -236,6 +258,7 @@ class EndingRecords:
 
     def __init__(self, connection: RedisConnection) -> None:
         self._redis = connection
+        self._lease = ENDING_LEASES * connection.lease_milliseconds
 
     def take(self) -> EndingStudy | None:
         """Reserve and return a comparison that lacks only its recommendation; None if none is due."""
@@ -254,43 +277,3 @@ class EndingRecords:
         """Store the recommendation and end the comparison; False if another process has ended it."""
         text = "" if recommendation is None else json.dumps(asdict(recommendation))
         return bool(self._redis.script("studies/end", id, text))
-
-    @property
-    def _lease(self) -> int:
-        return ENDING_LEASES * self._redis.lease_milliseconds
-
-
-def _error(fields: Fields) -> str:
-    """Return the first error of a failed study, or else that of its validation, as JSON."""
-    return fields.get("error" if fields["state"] == "failed" else "validation_error", "null")
-
-
-def _run(id: str, fields: Sequence[str | None]) -> RunRecord:
-    cell, repeat, state, result, error, measures, _ = fields
-    return RunRecord(
-        id,
-        int(cell or 0),
-        int(repeat or 0),
-        state or "",
-        None if result is None else JobResult.model_validate_json(result),
-        None if error is None else json.loads(error)["message"],
-        Measures() if not measures else Measures.model_validate_json(measures),
-    )
-
-
-def _settings_json(request: StudyRequest) -> str:
-    """Return the settings for the solvers in full, so that later defaults do not change old studies."""
-    if isinstance(request, ChooseRequest):
-        return request.settings().model_dump_json(by_alias=True)
-    return request.grid.model_dump_json(by_alias=True)
-
-
-def _input_ids(request: StudyRequest) -> dict[str, str]:
-    """Return the ids that a request refers to; empty text where it refers to none."""
-    found = {"tensor": request.tensor_id, "initial": "", "mask": "", "fixed": "", "reference": ""}
-    if isinstance(request, CompareFields):
-        for word in ("initial", "mask", "fixed", "reference"):
-            named = getattr(request, word)
-            if named is not None:
-                found[word] = named.tensor_id if word in ("mask", "reference") else named.job_id
-    return found

@@ -87,7 +87,12 @@ class TensorRecords:
     ) -> Page[TensorRecord]:
         """List tensors, newest first. `name` matches any part of a name; with `sha256`, list those with equal bytes."""
         if sha256 is not None:
-            return Page[TensorRecord](items=self._same_content(owner, sha256, name, limit), next=None)
+            records = self._read_existing(self._redis.command("SMEMBERS", keys.content(sha256)))
+            own = [record for record in records if record.owner == owner and folded(name) in folded(record.name)]
+            newest = sorted(own, key=lambda record: record.created_at, reverse=True)[:limit]
+            for record in newest:
+                self._redis.script("tensors/use", record.id)  # the caller uses it instead of uploading it again
+            return Page[TensorRecord](items=tuple(newest), next=None)
         found = find_page(self._redis, "tensor", owner, {}, name, limit, cursor)
         return Page[TensorRecord](items=self._read_existing(found.ids), next=found.next)
 
@@ -106,14 +111,6 @@ class TensorRecords:
     def is_content_unused(self, sha256: str) -> bool:
         """Return whether no record has these bytes."""
         return int(self._redis.command("SCARD", keys.content(sha256))) == 0
-
-    def _same_content(self, owner: str, sha256: str, name: str | None, limit: int) -> tuple[TensorRecord, ...]:
-        records = self._read_existing(self._redis.command("SMEMBERS", keys.content(sha256)))
-        own = [record for record in records if record.owner == owner and folded(name) in folded(record.name)]
-        newest = sorted(own, key=lambda record: record.created_at, reverse=True)[:limit]
-        for record in newest:
-            self._redis.script("tensors/use", record.id)  # the caller uses it instead of uploading it again
-        return tuple(newest)
 
     def _read_existing(self, ids: Iterable[str]) -> tuple[TensorRecord, ...]:
         """Return the records that still exist, without those of a later release."""

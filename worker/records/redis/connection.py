@@ -75,23 +75,21 @@ class RedisConnection:
             for arguments in calls:
                 pipe.execute_command("EVALSHA", digest, 0, *arguments)  # type: ignore[no-untyped-call]
             answers = pipe.execute(raise_on_error=False)
-        return [self._answer(name, arguments, answer) for arguments, answer in zip(calls, answers, strict=True)]
-
-    def _answer(self, name: str, arguments: Sequence[str | int], answer: Any) -> Any:
-        try:
-            if isinstance(answer, NoScriptError):  # Redis was restarted
-                return self.script(name, *arguments)
-            if isinstance(answer, ResponseError):
-                with translate_redis_errors():
-                    raise answer
-        except (ResponseError, Unavailable) as error:
-            return error
-        return answer
+        for place, (arguments, answer) in enumerate(zip(calls, answers, strict=True)):
+            try:
+                if isinstance(answer, NoScriptError):  # Redis was restarted
+                    answers[place] = self.script(name, *arguments)
+                elif isinstance(answer, ResponseError):
+                    with translate_redis_errors():
+                        raise answer
+            except (ResponseError, Unavailable) as error:
+                answers[place] = error
+        return answers
 
     def _registered(self, name: str) -> Script:
         script = self._scripts.get(name)
         if script is None:
-            script = self._scripts[name] = self.client.register_script(_source(name))
+            script = self._scripts[name] = self.client.register_script(script_source(name))
         return script
 
     def command(self, command: str, *arguments: str | int) -> Any:
@@ -130,6 +128,7 @@ def below(cursor: str | None) -> str:
 
 
 @cache
-def _source(name: str) -> str:
+def script_source(name: str) -> str:
+    """Return the source of `lua/<name>.lua`, after the functions that all scripts share."""
     folder = files("sparse_ncp.worker.records") / "lua"
     return (folder / "state_machine.lua").read_text() + (folder / f"{name}.lua").read_text()

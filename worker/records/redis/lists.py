@@ -1,8 +1,7 @@
 """Lists of an owner's records, newest first, filtered by a script in Redis."""
 
 import json
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from sparse_ncp.worker.records.redis.connection import RedisConnection, below
@@ -33,16 +32,11 @@ def find_page(
     cursor: str | None,
 ) -> Found:
     """Return a page of the records that have these fields (None: any) and whose name contains `name`."""
-    given = {field: value for field, value in filters.items() if value is not None}
-    found = tuple(islice(_matching(redis, kind, owner, below(cursor), given, folded(name), limit + 1), limit + 1))
+    given = json.dumps({field: value for field, value in filters.items() if value is not None})
+    part, wanted = folded(name), limit + 1
+    examined = wanted if given == "{}" and not part else BATCH
+    start, found = below(cursor), list[tuple[str, str]]()  # id and sequence number of each matching record
+    while start and len(found) < wanted:
+        start, *flat = redis.script("lists/matching", kind, owner, start, wanted, examined, given, part)
+        found += zip(flat[::2], flat[1::2], strict=True)
     return Found(tuple(id for id, _ in found[:limit]), found[limit - 1][1] if len(found) > limit else None)
-
-
-def _matching(
-    redis: RedisConnection, kind: str, owner: str, start: str, filters: Mapping[str, str], part: str, wanted: int
-) -> Iterator[tuple[str, str]]:
-    """Yield id and sequence number of each matching record."""
-    examined = BATCH if filters or part else wanted
-    while start:
-        start, *flat = redis.script("lists/matching", kind, owner, start, wanted, examined, json.dumps(filters), part)
-        yield from zip(flat[::2], flat[1::2], strict=True)

@@ -12,15 +12,15 @@ if part ~= '' and #found > 0 then
   names = redis.call('HMGET', names_of(kind, owner), unpack(ids))
 end
 
--- A record that an older version has made has its name inside JSON only.
-local function old_name(record)
-  local text = redis.call('HGET', record, kind == 'job' and 'request' or 'record')
-  local name = text and cjson.decode(text).name
+-- A study may have thousands of runs, so their names are in their requests only.
+local function name_of_run(record)
+  local request = redis.call('HGET', record, 'request')
+  local name = request and cjson.decode(request).name
   return type(name) == 'string' and string.lower(name) or ''
 end
 
 local function matches(record, name)
-  if part ~= '' and not string.find(name or old_name(record), part, 1, true) then return false end
+  if part ~= '' and not string.find(name or name_of_run(record), part, 1, true) then return false end
   for field_name, value in pairs(filters) do
     if redis.call('HGET', record, field_name) ~= value then return false end
   end
