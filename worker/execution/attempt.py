@@ -238,15 +238,14 @@ class Attempt:
             self._files.save_factors(self._claim.fence, state, result)
 
         self._retry(save)
-        measures = None if self._claim.study_id is None else self._measures(state, diagnostics)
+        measures = None
+        if self._claim.study_id is not None:
+            reference, true = self._claim.reference, self._inputs.reference()
+            measures = Measures(
+                psnr=psnr(state.outcome()[0][reference.mode - 1], true) if reference and true is not None else None,
+                core_consistency=diagnostics.core_consistency if diagnostics else None,
+            )
         return Ended(result, state.stop_reason == "cancelled", measures)
-
-    def _measures(self, state: State, diagnostics: Diagnostics | None) -> Measures:
-        """Compute what a study compares besides the result."""
-        found, true = None, self._inputs.reference()
-        if true is not None and self._claim.reference is not None:
-            found = psnr(state.outcome()[0][self._claim.reference.mode - 1], true)
-        return Measures(psnr=found, core_consistency=diagnostics.core_consistency if diagnostics else None)
 
     def _diagnose(self, state: State) -> Diagnostics | None:
         """Diagnose the model; None if interrupted. Meanwhile the ended state is checkpointed like any other."""

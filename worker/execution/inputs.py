@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -73,11 +74,8 @@ class Inputs:
         scans = []
         for sha256 in checked:
             on_progress(0.0)
-            scans.append(self._verify_one(sha256, on_progress))
+            scans.append(self._retry(partial(self._store.verify_tensor, sha256, self._threads, on_progress)))
         return scans[0]
-
-    def _verify_one(self, sha256: str, on_progress: Callable[[float], None]) -> Scan | None:
-        return self._retry(lambda: self._store.verify_tensor(sha256, self._threads, on_progress))
 
     def open_tensor(self) -> NDArray[Any]:
         """Open the tensor as a read-only memory map."""

@@ -74,7 +74,14 @@ def run_in_child_process(
         _child_main(claim, configuration, parent)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.close(writer)
-    _wait_for_exit(pid, reader, stopping, Watchdog(lease_status, configuration))
+    watchdog, watched = Watchdog(lease_status, configuration), [reader, stopping.reader]
+    # The process closes its end of the pipe when it ends.
+    while reader not in (ready := select.select(watched, [], [], watchdog.pause_seconds)[0]):
+        if stopping.reader in ready:
+            os.kill(pid, signal.SIGTERM)
+            watched = [reader]
+        elif watchdog.has_expired():
+            os.kill(pid, signal.SIGKILL)
     os.close(reader)
     return _cause_of_death(os.waitpid(pid, 0)[1], _count_oom_kills() > out_of_memory)
 
@@ -103,20 +110,6 @@ class Watchdog:
         if status != self._seen:
             self._seen, self._since = status, time.monotonic()
         return time.monotonic() - self._since >= self._patience.get(status, math.inf)
-
-
-def _wait_for_exit(pid: int, reader: int, stopping: StopSignal, watchdog: Watchdog) -> None:
-    """Wait until the process ends, which closes its end of the pipe; send it SIGTERM if the worker stops."""
-    watched = [reader, stopping.reader]
-    while True:
-        ready = select.select(watched, [], [], watchdog.pause_seconds)[0]
-        if reader in ready:
-            return
-        if stopping.reader in ready:
-            os.kill(pid, signal.SIGTERM)
-            watched = [reader]
-        elif watchdog.has_expired():
-            os.kill(pid, signal.SIGKILL)
 
 
 def _cause_of_death(status: int, ran_out_of_memory: bool) -> Death | None:
@@ -148,7 +141,6 @@ def _child_main(claim: Claim, configuration: Configuration, parent: int) -> None
         die_with_parent(parent)
         bind_process_context(log_context_of(claim))
         _limit_memory(configuration)
-        _raise_oom_score()
         (run_job if claim.batch is None else run_batch)(claim, configuration)
         code = 0
     except OSError as error:
@@ -161,29 +153,22 @@ def _child_main(claim: Claim, configuration: Configuration, parent: int) -> None
         os._exit(code)
 
 
-def _raise_oom_score() -> None:
-    """Make the kernel kill this process first when the machine runs out of memory, not Redis or the worker.
-
-    Lowering the score is not allowed without privileges, so a higher one is kept.
-    """
-    score = Path("/proc/self/oom_score_adj")
-    with suppress(OSError):
-        if int(score.read_text()) < OOM_SCORE:
-            score.write_text(str(OOM_SCORE))
-
-
 def _limit_memory(configuration: Configuration) -> None:
-    """Limit private memory (RLIMIT_DATA). The mapped tensor does not count: the kernel may drop its pages."""
+    """Limit private memory (RLIMIT_DATA), and make this process the first to be killed if the machine runs out of it.
+
+    What was inherited from the parent does not count, nor does the mapped tensor: the kernel may drop its pages.
+    """
     allowed = configuration.max_job_memory_bytes + BYTES_PER_THREAD * (configuration.threads_per_job + 2)
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    soft = _private_bytes() + allowed
-    resource.setrlimit(resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
-
-
-def _private_bytes() -> int:
-    """Return the memory that was inherited from the parent, which does not count towards the limit."""
     status = Path("/proc/self/status")
-    if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    line = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
-    return int(line.split()[1]) << 10
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
+        inherited = int(line.split()[1]) << 10
+    else:
+        inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    soft = inherited + allowed
+    resource.setrlimit(resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+    score = Path("/proc/self/oom_score_adj")
+    with suppress(OSError):
+        if int(score.read_text()) < OOM_SCORE:  # lowering the score is not allowed without privileges
+            score.write_text(str(OOM_SCORE))

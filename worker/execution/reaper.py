@@ -102,7 +102,9 @@ class Reaper(threading.Thread):
             self._ended.set()
             restart_worker(self._configuration.stop_seconds)
         if not pending:
-            self._repeat_lost_wakeups()
+            # Perhaps they were lost. Busy workers claim the next job by themselves.
+            for _ in range(min(self._records.jobs.count_queued(), self._configuration.workers)):
+                wake_worker(self._configuration)
         self._jobs.settle_all()
         self._tensors.remove_abandoned_uploads()
 
@@ -116,8 +118,3 @@ class Reaper(threading.Thread):
         if run_id != seen or max(now - before, redis_time - redis_before) > self._pause + self._lease / 3:
             self._quiet_until = now + self._lease
         self._last_round = now, redis_time, run_id
-
-    def _repeat_lost_wakeups(self) -> None:
-        """Send wake-up messages for queued jobs if none is pending. Busy workers claim the next job by themselves."""
-        for _ in range(min(self._records.jobs.count_queued(), self._configuration.workers)):
-            wake_worker(self._configuration)

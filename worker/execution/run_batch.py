@@ -203,7 +203,12 @@ class Batch:
                 raise RuntimeError("a run ended without a result")
             files, last, missing = self._store.job(claim.job_id), rows[-1], rows[0].iteration - 1
             earlier = self._records.events.history(claim.job_id, 0, missing) if missing else []
-            files.save_history([*earlier, *rows], [*before, *_final_events(claim, last)])
+            state = f'{{"state":"succeeded","attempt":{claim.attempt}}}'
+            final = [  # the events that the end of the run publishes, with the ids that the record gives them
+                Event(id=f"{last.iteration}-1", kind="state", payload=state),
+                Event(id=f"{last.iteration}-2", kind="end", payload=""),
+            ]
+            files.save_history([*earlier, *rows], [*before, *final])
             runs.append(EndedRun(claim, outcome.result, outcome.measures, resolved, last, files.nbytes()))
         self._store.flush()
         answers = self._retry_redis(lambda: self._claims.finish_many(runs))
@@ -219,12 +224,3 @@ class Batch:
 
     def _retry_redis(self, call: Callable[[], Answer]) -> Answer:
         return retry_redis(call, self._stop, self._configuration)
-
-
-def _final_events(claim: Claim, last: Progress) -> list[Event]:
-    """Return the events that the end of a run publishes, with the ids that the record gives them."""
-    state = f'{{"state":"succeeded","attempt":{claim.attempt}}}'
-    return [
-        Event(id=f"{last.iteration}-1", kind="state", payload=state),
-        Event(id=f"{last.iteration}-2", kind="end", payload=""),
-    ]

@@ -71,7 +71,12 @@ def outcome_of(attempt: Attempt) -> Ended | JobError | None:
     try:
         return attempt.run()
     except MemoryError as error:
-        return _out_of_memory(error)
+        # Lift the limit first, because reporting needs some memory, too.
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+        message = f"the job needs more memory than it may use: {error or 'an allocation was refused'}"
+        remedy = "lower the rank or the precision, or raise NCP_MAX_JOB_MEMORY_BYTES"
+        return JobError(kind="memory", message=message, remedy=remedy)
     except InvalidInput as error:
         return JobError(kind="input", message=f"{error.field}: {error.problem}", remedy=error.remedy)
     except (NotFound, NoFactorsYet) as error:
@@ -82,17 +87,6 @@ def outcome_of(attempt: Attempt) -> Ended | JobError | None:
         log.exception("job failed")
         message = f"the run failed unexpectedly ({type(error).__name__})"
         return JobError(kind="system", message=message, remedy="see the worker's log")
-
-
-def _out_of_memory(error: MemoryError) -> JobError:
-    """Return the error to report. The memory limit is lifted first, because reporting needs some memory, too."""
-    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
-    return JobError(
-        kind="memory",
-        message=f"the job needs more memory than it may use: {error or 'an allocation was refused'}",
-        remedy="lower the rank or the precision, or raise NCP_MAX_JOB_MEMORY_BYTES",
-    )
 
 
 def report_outcome(claims: ClaimRecords, jobs: JobOperations, claim: Claim, outcome: Ended | JobError | None) -> None:

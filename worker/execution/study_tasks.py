@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -23,7 +24,23 @@ PARTS = 10**6
 log = logging.getLogger("ncp.job")
 
 
-class ChoiceAttempt(Attempt):
+class StudyAttempt(Attempt):
+    """Attempt at a task that has no result before it ends, and stores it in the study."""
+
+    def _end_before_first_sweep(self) -> Ended:
+        return Ended(None, cancelled=True)
+
+    def _save(self, save: Callable[[], bool]) -> bool:
+        """Store a result, waiting for Redis if need be; return whether the claim still held."""
+        while not self._heartbeat.lost and not self._must_stop():
+            try:
+                return save()
+            except Unavailable:
+                time.sleep(1.0)
+        return False
+
+
+class ChoiceAttempt(StudyAttempt):
     """Attempt at a choice, which ends like a run with the chosen model."""
 
     _reached: ChoiceState | None = None
@@ -55,14 +72,11 @@ class ChoiceAttempt(Attempt):
         outcome = self._reached.outcome if self._reached else None
         if outcome is None:
             raise RuntimeError("the choice ended without an outcome")
-        self._keep(outcome)
+        self._save_choice(outcome)
         norm = float(np.linalg.norm(np.asarray(tensor, np.float64)))
         chosen = self._annotate(_as_state(outcome, self._claim.settings, norm, time.monotonic() - started))
         self._publish(chosen)
         return self._end(chosen)
-
-    def _end_before_first_sweep(self) -> Ended:
-        return Ended(None, cancelled=True)
 
     def _last_choice(self) -> ChoiceState | None:
         """Load the last checkpoint of the choice; None if there is none that can be used."""
@@ -96,8 +110,8 @@ class ChoiceAttempt(Attempt):
         except Unavailable as error:
             log.warning("job %s: its progress was not published: %s", self._claim.job_id, error)
 
-    def _keep(self, outcome: Choice) -> None:
-        """Store the advice, waiting for Redis if need be, since the study is worthless without it."""
+    def _save_choice(self, outcome: Choice) -> None:
+        """Store the advice, without which the study is worthless."""
         found = ChoiceFound(
             relative_error=outcome.relative_error,
             noise=outcome.noise,
@@ -106,12 +120,7 @@ class ChoiceAttempt(Attempt):
             validated=outcome.validated,
         )
         advice = TypeAdapter(Advice).dump_json(outcome.advice).decode()
-        while not self._heartbeat.lost and not self._must_stop():
-            try:
-                self._claims.save_choice(self._claim, advice, found.model_dump_json())
-                return
-            except Unavailable:
-                time.sleep(1.0)
+        self._save(partial(self._claims.save_choice, self._claim, advice, found.model_dump_json()))
 
 
 def _as_state(outcome: Choice, asked: Settings, norm: float, seconds: float) -> State:
@@ -130,7 +139,7 @@ def _as_state(outcome: Choice, asked: Settings, norm: float, seconds: float) -> 
     )
 
 
-class ValidationAttempt(Attempt):
+class ValidationAttempt(StudyAttempt):
     """Attempt at the validation of a comparison; the results are stored in the study."""
 
     def _run(self) -> Ended | None:
@@ -148,18 +157,6 @@ class ValidationAttempt(Attempt):
             if self._heartbeat.lost or self._must_stop():
                 return None
             found.append(run_check(tensor, grid.validation, check, grid.seed, self._configuration.threads_per_job))
-            if not self._keep(found):
+            if not self._save(partial(self._claims.keep_validation_results, self._claim, found)):
                 return None
         return Ended(None)
-
-    def _end_before_first_sweep(self) -> Ended:
-        return Ended(None, cancelled=True)
-
-    def _keep(self, found: list[float]) -> bool:
-        """Store the results, waiting for Redis if need be; return whether the claim still held."""
-        while not self._heartbeat.lost and not self._must_stop():
-            try:
-                return self._claims.keep_validation_results(self._claim, found)
-            except Unavailable:
-                time.sleep(1.0)
-        return False

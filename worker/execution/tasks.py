@@ -15,7 +15,6 @@ from sparse_ncp.worker.logs import LogContext, bind_context
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.store.local import open_store
-from sparse_ncp.worker.store.store import Store
 
 log = logging.getLogger("ncp.worker")
 
@@ -36,7 +35,17 @@ def run_until_idle(configuration: Configuration, stopping: StopSignal, worker: s
     """Claim and run jobs until none is queued or the worker stops, and end comparisons whose last run they were."""
     records, store = ExecutionRecords.of(configuration), open_store(configuration)
     claims, jobs = records.claims, JobOperations(records, store, configuration)
-    while not stopping.is_set() and _is_storage_usable(store) and (claim := claims.claim(worker)) is not None:
+    while not stopping.is_set():
+        try:
+            store.check_writable()
+        except StoreFull:
+            pass  # the disk may have room when the job needs it
+        except OSError as error:
+            log.warning("no job is claimed while storage is unavailable: %s", error)
+            return
+        claim = claims.claim(worker)
+        if claim is None:
+            return
         bind_context(log_context_of(claim))
         log.info("job %s: attempt %d begins", claim.job_id, claim.attempt)
         death = run_in_child_process(claim, configuration, stopping, partial(claims.status, claim))
@@ -50,15 +59,3 @@ def run_until_idle(configuration: Configuration, stopping: StopSignal, worker: s
                 discard_late_files(jobs, claim.job_id)
         bind_context(LogContext())
         end_comparisons(records, store, configuration)
-
-
-def _is_storage_usable(store: Store) -> bool:
-    """Return whether the disk can be used. A full disk counts as usable: it may have room when the job needs it."""
-    try:
-        store.check_writable()
-    except StoreFull:
-        return True
-    except OSError as error:
-        log.warning("no job is claimed while storage is unavailable: %s", error)
-        return False
-    return True
