@@ -105,20 +105,17 @@ class WakeUpThread:
         """Ask for workers to be woken for `count` new jobs. Returns at once."""
         if not count:
             return
+        self.open()
         with self._changed:
             self._pending += count
-            self._start()
             self._changed.notify()
 
     def open(self) -> None:
-        """Start the thread, which loads Celery in the background."""
+        """Start the thread unless it runs already. It loads Celery in the background."""
         with self._changed:
-            self._start()
-
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="wake-ups", daemon=True)
-            self._thread.start()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="wake-ups", daemon=True)
+                self._thread.start()
 
     def close(self) -> None:
         """Wait until pending messages are sent, up to CLOSE_SECONDS; reapers send the rest."""
@@ -132,7 +129,14 @@ class WakeUpThread:
         max_pending = max(MAX_PENDING, self._configuration.workers)
         celery_app(self._configuration)
         with closing(RedisConnection.of(self._configuration)) as connection:
-            while count := self._take_pending():
+            while True:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closed, self._pause)
+                    self._changed.wait_for(lambda: self._pending or self._closed)
+                    self._pause = BATCH_SECONDS
+                    count, self._pending = self._pending, 0
+                if not count:  # closed
+                    return
                 try:
                     for _ in range(min(count, max_pending - _queue_length(connection))):
                         wake_worker(self._configuration)
@@ -143,15 +147,6 @@ class WakeUpThread:
                 except Exception:
                     # If the thread ended here, every later job would wait for a reaper.
                     log.exception("could not wake a worker; the job starts when a reaper sends the next wake-up")
-
-    def _take_pending(self) -> int:
-        """Wait for requests and return how many there were since the last call; 0 once closed."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed, self._pause)
-            self._changed.wait_for(lambda: self._pending or self._closed)
-            self._pause = BATCH_SECONDS
-            count, self._pending = self._pending, 0
-            return count
 
 
 def pending_wakeups(configuration: Configuration) -> int:

@@ -18,15 +18,6 @@ def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-def _is_redis_url(text: str) -> bool:
-    url = urlsplit(text)
-    try:
-        is_whole = bool(url.path) if url.scheme == "unix" else url.port != 0
-    except ValueError:  # a port that is not a number, or too large
-        return False
-    return is_whole and url.scheme in ("redis", "rediss", "unix")
-
-
 def _parts(text: str | None) -> list[str]:
     return [part.strip().rstrip("/") for part in (text or "").split(",") if part.strip()]
 
@@ -174,9 +165,15 @@ class Configuration(BaseSettings):
     @field_validator("redis_url")
     @classmethod
     def _names_a_redis(cls, value: str | None) -> str | None:
-        if value is not None and not _is_redis_url(
-            value
-        ):  # the message does not repeat the address, which may contain a password
+        if value is None:
+            return None
+        url = urlsplit(value)
+        try:
+            is_whole = bool(url.path) if url.scheme == "unix" else url.port != 0
+        except ValueError:  # a port that is not a number, or too large
+            is_whole = False
+        if not is_whole or url.scheme not in ("redis", "rediss", "unix"):
+            # The message does not repeat the address, which may contain a password.
             raise ValueError("is not the address of a Redis; write redis://host:6379/0 or unix:///path/to/socket")
         return value
 

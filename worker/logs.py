@@ -82,7 +82,11 @@ class TextFormatter(logging.Formatter):
     """Format records as `time LEVEL logger message request_id=… owner=… job_id=…`, with line breaks escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        context = [f"{name}={_word(value)}" for name in CONTEXT if (value := getattr(record, name, None)) is not None]
+        context = []
+        for name in CONTEXT:
+            if (value := getattr(record, name, None)) is not None:
+                is_plain = value.isprintable() and not set(value) & set(' "=')
+                context.append(f"{name}={value if is_plain else json.dumps(value)}")
         message = "\\n".join(record.getMessage().rstrip().splitlines())
         line = " ".join([_time(record), record.levelname, record.name, message, *context])
         return redact("\n".join(filter(None, [line, _trace(record)])))
@@ -140,8 +144,3 @@ def _trace(record: logging.LogRecord) -> str | None:
     if not record.exc_info or record.exc_info[0] is None:
         return None
     return "".join(traceback.format_exception(*record.exc_info)).rstrip()
-
-
-def _word(value: str) -> str:
-    """Quote the value if it is ambiguous without quotes."""
-    return value if value.isprintable() and not set(value) & set(' "=') else json.dumps(value)

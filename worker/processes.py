@@ -14,12 +14,8 @@ from typing import Any
 SET_PARENT_DEATH_SIGNAL = 1
 
 
-def _prctl() -> Any:
-    return ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
-
-
 # Looked up once: between fork and exec nothing may be loaded.
-PRCTL = _prctl()
+PRCTL: Any = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
 
 def die_with_parent(parent: int) -> None:
