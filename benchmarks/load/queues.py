@@ -18,6 +18,7 @@ from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Claim, JobError, JobRequest
 from sparse_ncp.worker.operations.tensors import TensorOperations
 from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.records.jobs import Submission
 from sparse_ncp.worker.records.redis.connection import connect
 from sparse_ncp.worker.store.local import LocalStore
 
@@ -135,7 +136,7 @@ def _fill(records: ExecutionRecords, configuration: Configuration) -> None:
         for owner, count in owners:
             body = JobRequest(rank=2, method="hals", tensor_id=add_tensor(records, configuration, owner))
             bodies = [body.model_copy(update={"name": f"Run {number}"}) for number in range(count)]
-            list(pool.map(lambda body, owner=owner: records.jobs.submit(owner, body), bodies))
+            list(pool.map(lambda body, owner=owner: records.jobs.submit_many([Submission(owner, body)]), bodies))
 
 
 def _list_seconds(running: Front, query: str) -> list[float]:

@@ -11,6 +11,7 @@ from benchmarks.load.parts import Front, front
 from benchmarks.load.queues import add_tensor
 from sparse_ncp.worker.contract import Claim, JobRequest, Progress
 from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.records.jobs import Submission
 
 CLIENTS, JOBS = 1000, 10
 EVENTS_PER_SECOND = 10
@@ -42,8 +43,8 @@ def _computing_seconds(running: Front) -> float:
 def _running_jobs(records: ExecutionRecords, running: Front) -> list[Claim]:
     """Submit and claim jobs; this process plays the worker, with the same calls."""
     tensor = add_tensor(records, running.configuration, "local")
-    for _ in range(JOBS):
-        records.jobs.submit("local", JobRequest(rank=2, method="hals", tensor_id=tensor))
+    request = JobRequest(rank=2, method="hals", tensor_id=tensor)
+    records.jobs.submit_many([Submission("local", request)] * JOBS)
     claims = [records.claims.claim("load") for _ in range(JOBS)]
     return [claim for claim in claims if claim is not None]
 

@@ -17,7 +17,7 @@ from sparse_ncp.worker.contract import TERMINAL, JobRequest
 from sparse_ncp.worker.errors import StoreUnavailable, Unavailable
 from tests.chaos.server import ChaosServer
 from tests.support.api import http_client, npy
-from tests.support.jobs import put, random_tensor
+from tests.support.jobs import put, queue_job, random_tensor
 from tests.support.stack import wait_for
 from tests.support.watcher import Watcher
 
@@ -117,7 +117,7 @@ class Jobs:
         if owner == "local":
             body = request.model_dump(mode="json", exclude_unset=True)
             return str(self._posted("/v1/jobs", 202, json=body, headers={"Idempotency-Key": key})["id"])
-        job = self._persistently(lambda: self._server.records.jobs.submit(owner, request, key))[0]
+        job = self._persistently(lambda: queue_job(self._server.records, owner, request, key))[0]
         self._persistently(lambda: wake_worker(self._server.configuration))
         return job.id
 

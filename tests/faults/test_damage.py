@@ -7,7 +7,7 @@ import pytest
 
 from sparse_ncp.worker.broker import wake_worker
 from sparse_ncp.worker.store.verification import LEAST_BYTES
-from tests.support.jobs import LONG, Backend, ended, put, random_tensor, reached, request
+from tests.support.jobs import LONG, Backend, ended, put, queue_job, random_tensor, reached, request
 from tests.support.stack import embedded_redis, worker
 
 
@@ -52,7 +52,7 @@ def test_a_damaged_tensor_fails_its_jobs_with_the_reason(tmp_path: Path) -> None
         for seed, damage in enumerate((alter, cut)):
             other = put(backend.records, backend.store, random_tensor(5, 6, 7, seed=seed))
             damage(backend.store.tensor_path(other.sha256))
-            job, _ = backend.records.jobs.submit("local", request(other))
+            job, _ = queue_job(backend.records, "local", request(other))
             wake_worker(configuration)
             failed = ended(backend.records, job)
             assert failed.error is not None
@@ -71,12 +71,12 @@ def test_a_large_tensor_that_was_checked_before_is_noticed_too(tmp_path: Path) -
         path = backend.store.tensor_path(large.sha256)
         assert path.stat().st_size >= LEAST_BYTES
         for _ in range(2):
-            job, _ = backend.records.jobs.submit("local", request(large, **asked))
+            job, _ = queue_job(backend.records, "local", request(large, **asked))
             wake_worker(configuration)
             assert ended(backend.records, job).state == "succeeded"
         assert (backend.store.root / "tensors" / large.sha256 / "verified.json").exists()
         alter(path)
-        job, _ = backend.records.jobs.submit("local", request(large, **asked))
+        job, _ = queue_job(backend.records, "local", request(large, **asked))
         wake_worker(configuration)
         failed = ended(backend.records, job)
         assert failed.error is not None

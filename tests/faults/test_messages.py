@@ -12,7 +12,7 @@ from sparse_ncp.worker.execution.reaper import StalledConsumerCheck
 from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import connect
-from tests.support.jobs import LONG, Backend, calm_reaper, job_process, reached, request
+from tests.support.jobs import LONG, Backend, calm_reaper, job_process, queue_job, reached, request
 from tests.support.stack import embedded_redis, wait_for, worker
 
 SHORT = {"rank": 2, "stop": {"max_iterations": 3}}
@@ -48,7 +48,7 @@ def test_doubled_messages_give_one_run(tmp_path: Path) -> None:
 def test_two_reapers_take_a_job_back_once(tmp_path: Path) -> None:
     with embedded_redis(tmp_path, lease_seconds=2.0) as configuration:
         backend = Backend(configuration)
-        job, _ = backend.records.jobs.submit("local", request(backend.tensor))
+        job, _ = queue_job(backend.records, "local", request(backend.tensor))
         long, over = (configuration.model_copy(update={"lease_seconds": lease}) for lease in (600.0, -1.0))
         claim = ExecutionRecords.of(long).claims.claim("a worker that dies")
         assert claim is not None

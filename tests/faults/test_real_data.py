@@ -14,7 +14,7 @@ from sparse_ncp.worker.broker import wake_worker
 from sparse_ncp.worker.contract import Job
 from tests.support.api import http_client, refused, running_api
 from tests.support.faulty_worker import GO
-from tests.support.jobs import LONG, TENSOR, Backend, ended, job_process, put, reached, request, same_bits
+from tests.support.jobs import LONG, TENSOR, Backend, ended, job_process, put, queue_job, reached, request, same_bits
 from tests.support.processes import kill
 from tests.support.stack import wait_for, worker
 
@@ -23,7 +23,7 @@ SHORT: dict[str, Any] = {"rank": 3, "method": "hals", "stop": {"max_iterations":
 
 
 def submit(backend: Backend, tensor: NDArray[Any], **fields: Any) -> Job:
-    job, _ = backend.records.jobs.submit("local", request(put(backend.records, backend.store, tensor), **fields))
+    job, _ = queue_job(backend.records, "local", request(put(backend.records, backend.store, tensor), **fields))
     wake_worker(backend.configuration)
     return job
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from sparse_ncp.worker.broker import wake_worker
 from sparse_ncp.worker.contract import Job
 from tests.support.api import http_client
-from tests.support.jobs import LONG, Backend, job_process, put, random_tensor, reached, request
+from tests.support.jobs import LONG, Backend, job_process, put, queue_job, random_tensor, reached, request
 from tests.support.processes import configuration_of
 from tests.support.stack import embedded_redis, server, wait_for, worker
 from tests.support.watcher import is_gapless, watch
@@ -67,7 +67,7 @@ def test_a_sweep_that_takes_longer_than_the_grace_is_left_and_costs_no_attempt(t
         backend = Backend(configuration)
         large = put(backend.records, backend.store, random_tensor(250, 250, 250))
         with worker(configuration) as running:
-            job, _ = backend.records.jobs.submit("local", request(large, rank=300, method="mu"))
+            job, _ = queue_job(backend.records, "local", request(large, rank=300, method="mu"))
             wake_worker(configuration)
             computing = job_process(running.pid)
             wait_for(lambda: computing.num_threads() > 3, what="the job to have begun")

@@ -19,7 +19,7 @@ from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection, connect
 from sparse_ncp.worker.store.local import LocalStore
-from tests.support.jobs import calm_reaper, put, random_tensor, request, row
+from tests.support.jobs import calm_reaper, put, queue_job, random_tensor, request, row
 from tests.support.stack import wait_for
 
 ERROR = JobError(kind="input", message="no", remedy="yes")
@@ -49,7 +49,7 @@ def now(records: ExecutionRecords, job: Job) -> Job:
 
 @pytest.fixture
 def job(records: ExecutionRecords, tensor: TensorRecord) -> Job:
-    return records.jobs.submit("local", request(tensor))[0]
+    return queue_job(records, "local", request(tensor))[0]
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_every_attempt_has_the_labels_of_when_the_job_was_submitted(
         for word in ("first", "later")
     )
     records.tensors.set_axes("local", tensor.id, first)
-    records.jobs.submit("local", request(tensor))
+    queue_job(records, "local", request(tensor))
     records.tensors.set_axes("local", tensor.id, later)
     claim = claimed(records)
     assert claim.axes == first
@@ -103,7 +103,7 @@ def test_a_running_job_publishes_its_phase(records: ExecutionRecords, job: Job) 
 def test_owners_take_turns_on_one_worker(records: ExecutionRecords, store: LocalStore) -> None:
     tensors = {owner: put(records, store, random_tensor(3, 3), owner) for owner in ("ann", "bob")}
     for owner in ("ann", "ann", "ann", "bob", "bob"):
-        records.jobs.submit(owner, request(tensors[owner]))
+        queue_job(records, owner, request(tensors[owner]))
     served = []
     for _ in range(5):
         claim = claimed(records)
@@ -117,15 +117,15 @@ def test_owners_take_turns_on_one_worker(records: ExecutionRecords, store: Local
 def test_the_owner_with_fewer_running_jobs_comes_first(records: ExecutionRecords, store: LocalStore) -> None:
     tensors = {owner: put(records, store, random_tensor(3, 3), owner) for owner in ("ann", "bob")}
     for owner in ("ann", "ann", "ann"):
-        records.jobs.submit(owner, request(tensors[owner]))
+        queue_job(records, owner, request(tensors[owner]))
     assert [claimed(records).owner for _ in range(2)] == ["ann", "ann"]
-    records.jobs.submit("bob", request(tensors["bob"]))
+    queue_job(records, "bob", request(tensors["bob"]))
     assert [claimed(records).owner for _ in range(2)] == ["bob", "ann"]
 
 
 def test_higher_priority_then_age_decide_within_an_owner(records: ExecutionRecords, tensor: TensorRecord) -> None:
-    jobs = {p: records.jobs.submit("local", request(tensor, priority=p))[0].id for p in (0, -10, 10)}
-    late = records.jobs.submit("local", request(tensor))[0].id
+    jobs = {p: queue_job(records, "local", request(tensor, priority=p))[0].id for p in (0, -10, 10)}
+    late = queue_job(records, "local", request(tensor))[0].id
     assert [claimed(records).job_id for _ in range(4)] == [jobs[10], jobs[0], late, jobs[-10]]
 
 
@@ -197,7 +197,7 @@ def test_handing_back_costs_no_attempt(records: ExecutionRecords, job: Job) -> N
 
 def test_a_cancelled_job_that_is_handed_back_or_dies_ends(records: ExecutionRecords, tensor: TensorRecord) -> None:
     for leave in (records.claims.hand_back, lambda claim: records.claims.crash(claim, "it was killed")):
-        job, _ = records.jobs.submit("local", request(tensor))
+        job, _ = queue_job(records, "local", request(tensor))
         claim = claimed(records)
         records.jobs.cancel("local", job.id)
         leave(claim)
@@ -311,7 +311,7 @@ def test_a_clock_that_was_set_forward_takes_no_job_from_a_living_worker(
 def test_a_reaper_repeats_a_lost_call_once_and_settles_ended_jobs(
     configuration: Configuration, records: ExecutionRecords, job: Job, tensor: TensorRecord
 ) -> None:
-    gone, _ = records.jobs.submit("local", request(tensor))
+    gone, _ = queue_job(records, "local", request(tensor))
     records.jobs.cancel("local", gone.id)
     reaper = Reaper(configuration, "reaper")
     reaper.reap()

@@ -13,12 +13,12 @@ from sparse_ncp.worker.records.events import parse_event_id
 from sparse_ncp.worker.records.redis.connection import connect
 from sparse_ncp.worker.store.local import LocalStore
 from tests.jobs.test_claims import RESULT, claimed
-from tests.support.jobs import request, row
+from tests.support.jobs import queue_job, request, row
 
 
 def eventful(records: ExecutionRecords, tensor: TensorRecord) -> Job:
     """Two attempts, five iterations, an end."""
-    job, _ = records.jobs.submit("local", request(tensor))
+    job, _ = queue_job(records, "local", request(tensor))
     first = claimed(records)
     records.claims.publish(first, [row(1), row(2)])
     records.claims.publish(first, [row(3)])

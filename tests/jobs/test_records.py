@@ -26,15 +26,15 @@ from sparse_ncp.worker.records.jobs import Submission, Submitted
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection, connect
 from sparse_ncp.worker.store.local import LocalStore
-from tests.support.jobs import put, random_tensor, request
+from tests.support.jobs import put, queue_job, random_tensor, request
 
 
 def test_owners_see_only_their_own(records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations) -> None:
-    job, _ = records.jobs.submit("local", request(tensor))
+    job, _ = queue_job(records, "local", request(tensor))
     for look in (
         lambda: records.tensors.get("eve", tensor.id),
         lambda: records.tensors.delete("eve", tensor.id),
-        lambda: records.jobs.submit("eve", request(tensor)),
+        lambda: queue_job(records, "eve", request(tensor)),
         lambda: records.jobs.get("eve", job.id),
         lambda: records.jobs.cancel("eve", job.id),
         lambda: records.jobs.delete("eve", job.id),
@@ -49,7 +49,7 @@ def test_owners_see_only_their_own(records: ExecutionRecords, tensor: TensorReco
 
 def test_a_job_starts_queued_with_every_setting_filled_in(records: ExecutionRecords, tensor: TensorRecord) -> None:
     asked = request(tensor, name="first", priority=3, preset="recommended")
-    job, replayed = records.jobs.submit("local", asked)
+    job, replayed = queue_job(records, "local", asked)
     assert not replayed
     assert (job.state, job.queue_position, job.attempt, job.name, job.priority) == ("queued", 1, 0, "first", 3)
     assert job.settings == asked.settings()
@@ -58,37 +58,37 @@ def test_a_job_starts_queued_with_every_setting_filled_in(records: ExecutionReco
 
 
 def test_the_same_key_and_body_give_the_same_job(records: ExecutionRecords, tensor: TensorRecord) -> None:
-    job, first = records.jobs.submit("local", request(tensor), "key")
-    again, second = records.jobs.submit("local", request(tensor, seed=0), "key")
+    job, first = queue_job(records, "local", request(tensor), "key")
+    again, second = queue_job(records, "local", request(tensor, seed=0), "key")
     assert (first, second) == (False, True)
     assert again.id == job.id
     assert records.jobs.replay("local", request(tensor), "key") == job
     assert len(records.jobs.list("local").items) == 1
     with pytest.raises(IdempotencyKeyReused):
-        records.jobs.submit("local", request(tensor, seed=1), "key")
+        queue_job(records, "local", request(tensor, seed=1), "key")
     with pytest.raises(IdempotencyKeyReused):
         records.jobs.replay("local", request(tensor, seed=1), "key")
 
 
 def test_a_key_belongs_to_its_owner(records: ExecutionRecords, store: LocalStore, tensor: TensorRecord) -> None:
     theirs = put(records, store, random_tensor(4, 5, 6), "ann")
-    mine, _ = records.jobs.submit("local", request(tensor), "key")
-    other, replayed = records.jobs.submit("ann", request(theirs), "key")
+    mine, _ = queue_job(records, "local", request(tensor), "key")
+    other, replayed = queue_job(records, "ann", request(theirs), "key")
     assert not replayed
     assert other.id != mine.id
 
 
 def test_a_key_is_forgotten_with_its_job(records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations) -> None:
-    job, _ = records.jobs.submit("local", request(tensor), "key")
+    job, _ = queue_job(records, "local", request(tensor), "key")
     records.jobs.cancel("local", job.id)
     records.jobs.delete("local", job.id)
-    again, replayed = records.jobs.submit("local", request(tensor), "key")
+    again, replayed = queue_job(records, "local", request(tensor), "key")
     assert not replayed
     assert again.id != job.id
 
 
 def test_a_queued_job_is_cancelled_at_once_and_never_runs(records: ExecutionRecords, tensor: TensorRecord) -> None:
-    job, _ = records.jobs.submit("local", request(tensor))
+    job, _ = queue_job(records, "local", request(tensor))
     ended = records.jobs.cancel("local", job.id)
     assert ended.state == "cancelled"
     assert ended.finished_at is not None
@@ -97,13 +97,13 @@ def test_a_queued_job_is_cancelled_at_once_and_never_runs(records: ExecutionReco
 
 
 def test_only_an_ended_job_can_be_deleted(records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations) -> None:
-    job, _ = records.jobs.submit("local", request(tensor))
+    job, _ = queue_job(records, "local", request(tensor))
     with pytest.raises(JobNotFinished):
         records.jobs.delete("local", job.id)
     assert records.claims.claim("worker") is not None
     with pytest.raises(JobNotFinished):
         records.jobs.delete("local", job.id)
-    other, _ = records.jobs.submit("local", request(tensor))
+    other, _ = queue_job(records, "local", request(tensor))
     records.jobs.cancel("local", other.id)
     records.jobs.delete("local", other.id)
     with pytest.raises(NotFound):
@@ -113,9 +113,9 @@ def test_only_an_ended_job_can_be_deleted(records: ExecutionRecords, tensor: Ten
 def test_what_a_live_job_needs_cannot_be_deleted(
     records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations
 ) -> None:
-    first, _ = records.jobs.submit("local", request(tensor))
+    first, _ = queue_job(records, "local", request(tensor))
     records.jobs.cancel("local", first.id)
-    second, _ = records.jobs.submit("local", request(tensor, initial={"job_id": first.id}))
+    second, _ = queue_job(records, "local", request(tensor, initial={"job_id": first.id}))
     with pytest.raises(InUse):
         records.tensors.delete("local", tensor.id)
     with pytest.raises(InUse):
@@ -129,10 +129,10 @@ def test_nor_can_its_mask_or_the_model_that_it_keeps(
     records: ExecutionRecords, store: LocalStore, tensor: TensorRecord
 ) -> None:
     mask = put(records, store, random_tensor(4, 1, 6) > 0.1)
-    model, _ = records.jobs.submit("local", request(tensor))
+    model, _ = queue_job(records, "local", request(tensor))
     records.jobs.cancel("local", model.id)
     fixed = {"job_id": model.id, "modes": [2, 3]}
-    job, _ = records.jobs.submit("local", request(tensor, mask={"tensor_id": mask.id}, fixed=fixed))
+    job, _ = queue_job(records, "local", request(tensor, mask={"tensor_id": mask.id}, fixed=fixed))
     assert job.mask is not None
     assert job.fixed is not None
     assert (job.mask.tensor_id, job.fixed.modes) == (mask.id, (2, 3))
@@ -158,7 +158,7 @@ def test_a_job_cannot_name_what_is_not_there(
     records: ExecutionRecords, tensor: TensorRecord, named: dict[str, Any]
 ) -> None:
     with pytest.raises(NotFound, match="nowhere"):
-        records.jobs.submit("local", request(tensor, **named))
+        queue_job(records, "local", request(tensor, **named))
 
 
 def test_the_record_of_a_tensor_from_an_older_version_is_read(
@@ -172,7 +172,7 @@ def test_the_record_of_a_tensor_from_an_older_version_is_read(
 
 
 def test_pages_show_every_job_once_newest_first(records: ExecutionRecords, tensor: TensorRecord) -> None:
-    ids = [records.jobs.submit("local", request(tensor))[0].id for _ in range(7)]
+    ids = [queue_job(records, "local", request(tensor))[0].id for _ in range(7)]
     seen: list[str] = []
     cursor = None
     while True:
@@ -181,7 +181,7 @@ def test_pages_show_every_job_once_newest_first(records: ExecutionRecords, tenso
         if page.next is None:
             break
         cursor = page.next
-        records.jobs.submit("local", request(tensor))  # what comes in meanwhile does not disturb
+        queue_job(records, "local", request(tensor))  # what comes in meanwhile does not disturb
     assert seen == ids[::-1]
 
 
@@ -195,10 +195,10 @@ def test_pages_of_tensors_too(records: ExecutionRecords, store: LocalStore) -> N
 
 def test_filters_combine(records: ExecutionRecords, store: LocalStore, tensor: TensorRecord) -> None:
     other = put(records, store, random_tensor(3, 3))
-    wanted, _ = records.jobs.submit("local", request(tensor, method="mu"))
-    records.jobs.submit("local", request(tensor, method="als"))
-    records.jobs.submit("local", request(other, method="mu"))
-    gone, _ = records.jobs.submit("local", request(tensor, method="mu"))
+    wanted, _ = queue_job(records, "local", request(tensor, method="mu"))
+    queue_job(records, "local", request(tensor, method="als"))
+    queue_job(records, "local", request(other, method="mu"))
+    gone, _ = queue_job(records, "local", request(tensor, method="mu"))
     records.jobs.cancel("local", gone.id)
     found = records.jobs.list("local", state="queued", method="mu", tensor_id=tensor.id)
     assert [job.id for job in found.items] == [wanted.id]
@@ -206,9 +206,9 @@ def test_filters_combine(records: ExecutionRecords, store: LocalStore, tensor: T
 
 def test_the_queue_position_counts_priority_age_and_other_owners(records: ExecutionRecords, store: LocalStore) -> None:
     mine, theirs = put(records, store, random_tensor(3, 3)), put(records, store, random_tensor(3, 3), "ann")
-    jobs = [records.jobs.submit("local", request(mine))[0] for _ in range(2)]
-    urgent, _ = records.jobs.submit("local", request(mine, priority=1))
-    records.jobs.submit("ann", request(theirs))
+    jobs = [queue_job(records, "local", request(mine))[0] for _ in range(2)]
+    urgent, _ = queue_job(records, "local", request(mine, priority=1))
+    queue_job(records, "ann", request(theirs))
     positions = [records.jobs.get("local", job.id).queue_position for job in (urgent, *jobs)]
     assert positions == [1, 3, 4]
     claim = records.claims.claim("worker")

@@ -16,7 +16,7 @@ from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import connect
 from sparse_ncp.worker.store.local import LocalStore
-from tests.support.jobs import put, random_tensor, request
+from tests.support.jobs import put, queue_job, random_tensor, request
 from tests.support.stack import wait_for, worker
 
 LAPSED = 2 * 86_400_000
@@ -44,7 +44,7 @@ def names(removed: list[Removed]) -> set[tuple[str, str]]:
 
 def finished(jobs: JobOperations, records: ExecutionRecords, tensor: TensorRecord, key: str | None = None) -> Job:
     """A job that ended without having run."""
-    job, _ = records.jobs.submit(tensor.owner, request(tensor), key)
+    job, _ = queue_job(records, tensor.owner, request(tensor), key)
     records.jobs.cancel(tensor.owner, job.id)
     jobs.settle(job.id)
     return records.jobs.get(tensor.owner, job.id)
@@ -122,7 +122,7 @@ def test_a_tensor_stays_while_a_live_job_needs_it_and_its_time_begins_at_the_job
     configuration: Configuration, records: ExecutionRecords, store: LocalStore
 ) -> None:
     tensor = put(records, store, random_tensor(3, 4))
-    job, _ = records.jobs.submit("local", request(tensor))
+    job, _ = queue_job(records, "local", request(tensor))
     two_days_pass(configuration)
     assert tidied(configuration, keep_tensors_days=1, keep_jobs_days=1) == []
     records.jobs.cancel("local", job.id)
@@ -136,7 +136,7 @@ def test_a_masks_time_begins_at_the_end_of_the_job_that_it_belongs_to(
     configuration: Configuration, records: ExecutionRecords, store: LocalStore
 ) -> None:
     tensor, mask = put(records, store, random_tensor(3, 4)), put(records, store, random_tensor(1, 4) >= 0)
-    job, _ = records.jobs.submit("local", request(tensor, mask={"tensor_id": mask.id}))
+    job, _ = queue_job(records, "local", request(tensor, mask={"tensor_id": mask.id}))
     two_days_pass(configuration)
     assert tidied(configuration, keep_tensors_days=1) == []
     records.jobs.cancel("local", job.id)
@@ -152,7 +152,7 @@ def test_a_job_stays_while_a_live_one_needs_its_factors(
     tensor = put(records, store, random_tensor(3, 4))
     first = finished(jobs, records, tensor)
     modes = {"modes": [1]} if use == "fixed" else {}
-    second, _ = records.jobs.submit("local", request(tensor, **{use: {"job_id": first.id, **modes}}))
+    second, _ = queue_job(records, "local", request(tensor, **{use: {"job_id": first.id, **modes}}))
     two_days_pass(configuration)
     assert tidied(configuration, keep_jobs_days=1) == []
     assert records.jobs.get("local", second.id).state == "queued"
@@ -188,7 +188,7 @@ def test_a_submit_and_a_removal_at_the_same_moment_never_leave_a_job_without_its
         thread.start()
         start.wait()
         try:
-            job, _ = records.jobs.submit("local", request(tensor))
+            job, _ = queue_job(records, "local", request(tensor))
         except NotFound:
             outcomes.add("refused")
             thread.join()
@@ -269,7 +269,7 @@ def test_late_files_of_a_killed_attempt_go_once_their_job_has_ended(
     configuration: Configuration, records: ExecutionRecords, store: LocalStore, jobs: JobOperations, has_ended: bool
 ) -> None:
     tensor = put(records, store, random_tensor(3, 4))
-    job, _ = records.jobs.submit("local", request(tensor, stop={"max_iterations": 2}))
+    job, _ = queue_job(records, "local", request(tensor, stop={"max_iterations": 2}))
     claim = records.claims.claim("worker")
     assert claim is not None
     *_, state = sweeps(random_tensor(3, 4), claim.settings)
@@ -292,7 +292,7 @@ def test_late_files_of_a_killed_attempt_go_once_their_job_has_ended(
 def test_a_worker_tidies_by_itself(configuration: Configuration, records: ExecutionRecords, store: LocalStore) -> None:
     tensor = put(records, store, random_tensor(6, 5, 4))
     kept = {"keep_jobs_days": 0.0, "keep_tensors_days": 0.0, "tidy_seconds": 0.2, "lease_seconds": 3.0}
-    records.jobs.submit("local", request(tensor, stop={"max_iterations": 5}))
+    queue_job(records, "local", request(tensor, stop={"max_iterations": 5}))
     with worker(configuration.model_copy(update=kept)):
         wait_for(
             lambda: not records.jobs.list("local").items and not records.tensors.list("local").items, what="both to go"

@@ -7,7 +7,7 @@ import pytest
 
 from sparse_ncp.solvers import METHODS, solve
 from sparse_ncp.worker.broker import wake_worker
-from tests.support.jobs import LONG, TENSOR, Backend, ended, put, reached, request, same_bits
+from tests.support.jobs import LONG, TENSOR, Backend, ended, put, queue_job, reached, request, same_bits
 from tests.support.stack import embedded_redis, wait_for, worker
 
 
@@ -67,7 +67,7 @@ def test_a_running_job_is_cancelled_and_what_it_computed_stays(backend: Backend)
 def test_a_refused_allocation_is_a_failed_job_and_the_worker_lives_on(backend: Backend) -> None:
     """Bytes must be converted: the copy alone takes more than this job may."""
     big = put(backend.records, backend.store, np.ones((400, 400, 400), np.uint8))
-    job, _ = backend.records.jobs.submit("local", request(big))
+    job, _ = queue_job(backend.records, "local", request(big))
     wake_worker(backend.configuration)
     failed = ended(backend.records, job)
     assert failed.state == "failed"
@@ -104,7 +104,7 @@ def test_a_run_that_cannot_begin_fails_with_the_reason(backend: Backend) -> None
 def test_two_owners_take_turns_on_one_worker(backend: Backend) -> None:
     tensors = {owner: put(backend.records, backend.store, TENSOR, owner) for owner in ("ann", "bob")}
     jobs = [
-        backend.records.jobs.submit(owner, request(tensors[owner], stop={"max_iterations": 3}))[0]
+        queue_job(backend.records, owner, request(tensors[owner], stop={"max_iterations": 3}))[0]
         for owner in ("ann", "ann", "ann", "bob", "bob", "bob")
     ]
     wake_worker(backend.configuration)
@@ -117,5 +117,5 @@ def test_two_owners_take_turns_on_one_worker(backend: Backend) -> None:
 def test_a_stray_call_finds_nothing_and_a_lost_one_is_repeated(backend: Backend) -> None:
     for _ in range(3):
         wake_worker(backend.configuration)
-    job, _ = backend.records.jobs.submit("local", request(backend.tensor, stop={"max_iterations": 3}))
+    job, _ = queue_job(backend.records, "local", request(backend.tensor, stop={"max_iterations": 3}))
     assert ended(backend.records, job, 30).state == "succeeded"

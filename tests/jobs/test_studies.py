@@ -25,7 +25,7 @@ from sparse_ncp.worker.records.redis.connection import connect
 from sparse_ncp.worker.records.studies import FORMER_FIELDS, EndingStudy
 from sparse_ncp.worker.store.local import LocalStore
 from sparse_ncp.worker.study_contract import Measures, Study, StudyRequest
-from tests.support.jobs import put, random_tensor, request
+from tests.support.jobs import put, queue_job, random_tensor, request
 
 FAILED = JobError(kind="input", message="no", remedy="none")
 
@@ -66,7 +66,7 @@ def test_one_process_claims_tiny_runs_together_but_not_beyond_another_owner(
     assert records.claims.status(first) == "held"
     theirs = tensor.model_copy(update={"id": "theirs", "owner": "ann"})
     records.tensors.add(theirs)
-    records.jobs.submit("ann", request(theirs))
+    queue_job(records, "ann", request(theirs))
     assert records.claims.claim_more(first, 5) == []
     other = records.claims.claim("w")
     assert other is not None
@@ -80,7 +80,7 @@ def test_a_job_that_comes_first_of_the_same_owner_is_not_passed_by(
     submitted(studies, tensor)
     first = records.claims.claim("w")
     assert first is not None
-    urgent, _ = records.jobs.submit("local", request(tensor, priority=5))
+    urgent, _ = queue_job(records, "local", request(tensor, priority=5))
     assert records.claims.claim_more(first, 5) == []
     following = records.claims.claim("w")
     assert following is not None
@@ -150,9 +150,9 @@ def test_a_study_is_one_live_job_until_its_last_run_has_ended(
     submitted(studies, tensor, one)
     failed(records, 3)
     with pytest.raises(TooManyJobs):
-        records.jobs.submit("local", request(tensor), None, one)
+        queue_job(records, "local", request(tensor), None, one)
     failed(records, 1)
-    records.jobs.submit("local", request(tensor), None, one)
+    queue_job(records, "local", request(tensor), None, one)
     with pytest.raises(TooManyJobs):
         submitted(studies, tensor, one)
 

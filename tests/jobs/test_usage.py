@@ -17,7 +17,7 @@ from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.records.redis.connection import connect
 from sparse_ncp.worker.store.local import LocalStore
-from tests.support.jobs import put, random_tensor, request, row
+from tests.support.jobs import put, queue_job, random_tensor, request, row
 from tests.support.stack import wait_for
 
 RACERS = 16
@@ -46,31 +46,31 @@ def counted(records: ExecutionRecords) -> JobCounts:
 
 def test_racing_submissions_never_pass_the_limit_of_live_jobs(records: ExecutionRecords, tensor: TensorRecord) -> None:
     limits = Limits(live_jobs=5)
-    assert granted(lambda _: records.jobs.submit("local", request(tensor), None, limits), TooManyJobs) == 5
+    assert granted(lambda _: queue_job(records, "local", request(tensor), None, limits), TooManyJobs) == 5
     assert records.claims.claim("w") is not None  # a running job counts as well
     with pytest.raises(TooManyJobs, match="5 jobs"):
-        records.jobs.submit("local", request(tensor), None, limits)
+        queue_job(records, "local", request(tensor), None, limits)
     assert (counted(records).queued, counted(records).running) == (4, 1)
 
 
 def test_a_job_that_ends_makes_room_for_another(records: ExecutionRecords, tensor: TensorRecord) -> None:
     limits = Limits(live_jobs=1)
-    job, _ = records.jobs.submit("local", request(tensor), None, limits)
+    job, _ = queue_job(records, "local", request(tensor), None, limits)
     with pytest.raises(TooManyJobs):
-        records.jobs.submit("local", request(tensor), None, limits)
+        queue_job(records, "local", request(tensor), None, limits)
     records.jobs.cancel("local", job.id)
-    records.jobs.submit("local", request(tensor), None, limits)
+    queue_job(records, "local", request(tensor), None, limits)
 
 
 def test_the_limit_is_each_owners_own(records: ExecutionRecords, store: LocalStore, tensor: TensorRecord) -> None:
-    records.jobs.submit("local", request(tensor), None, Limits(live_jobs=1))
+    queue_job(records, "local", request(tensor), None, Limits(live_jobs=1))
     theirs = put(records, store, random_tensor(4, 5), "ann")
-    records.jobs.submit("ann", request(theirs), None, Limits(live_jobs=1))
+    queue_job(records, "ann", request(theirs), None, Limits(live_jobs=1))
 
 
 def test_a_replay_needs_no_room(records: ExecutionRecords, tensor: TensorRecord) -> None:
-    job, _ = records.jobs.submit("local", request(tensor), "key", Limits(live_jobs=1))
-    again, replayed = records.jobs.submit("local", request(tensor), "key", Limits(live_jobs=1, stored_bytes=1))
+    job, _ = queue_job(records, "local", request(tensor), "key", Limits(live_jobs=1))
+    again, replayed = queue_job(records, "local", request(tensor), "key", Limits(live_jobs=1, stored_bytes=1))
     assert (again.id, replayed) == (job.id, True)
 
 
@@ -83,7 +83,7 @@ def test_racing_uploads_never_pass_the_limit_of_bytes(records: ExecutionRecords,
     assert granted(add, QuotaReached) == 3
     assert records.stats.usage("local").stored_bytes == 4 * tensor.nbytes
     with pytest.raises(QuotaReached):
-        records.jobs.submit("local", request(tensor), None, limits)  # there is no room for its result
+        queue_job(records, "local", request(tensor), None, limits)  # there is no room for its result
     records.tensors.delete("local", "another 0") if _has(records, "another 0") else records.tensors.delete(
         "local", tensor.id
     )
@@ -97,7 +97,7 @@ def _has(records: ExecutionRecords, id: str) -> bool:
 def test_jobs_are_counted_by_state_and_their_seconds_for_good(
     records: ExecutionRecords, tensor: TensorRecord, jobs: JobOperations
 ) -> None:
-    made = [records.jobs.submit("local", request(tensor))[0] for _ in range(3)]
+    made = [queue_job(records, "local", request(tensor))[0] for _ in range(3)]
     claim = records.claims.claim("w")
     assert claim is not None
     records.claims.publish(claim, [row(1), row(200)])
@@ -118,7 +118,7 @@ def test_jobs_are_counted_by_state_and_their_seconds_for_good(
 def test_results_count_until_they_are_deleted(
     records: ExecutionRecords, store: LocalStore, tensor: TensorRecord, jobs: JobOperations
 ) -> None:
-    job, _ = records.jobs.submit("local", request(tensor))
+    job, _ = queue_job(records, "local", request(tensor))
     records.jobs.cancel("local", job.id)
     assert records.stats.usage("local").result_bytes == 0
     for _ in range(2):  # a second time changes nothing
@@ -133,9 +133,9 @@ def test_results_count_until_they_are_deleted(
 def test_a_job_without_a_time_limit_gets_the_ceiling(records: ExecutionRecords, tensor: TensorRecord) -> None:
     limits = Limits(job_seconds=60)
     asked = request(tensor, stop={"max_seconds": 5})
-    assert records.jobs.submit("local", asked, None, limits)[0].settings.stop.max_seconds == 5
-    assert records.jobs.submit("local", request(tensor), "key", limits)[0].settings.stop.max_seconds == 60
-    again, replayed = records.jobs.submit("local", request(tensor), "key", Limits(job_seconds=30))
+    assert queue_job(records, "local", asked, None, limits)[0].settings.stop.max_seconds == 5
+    assert queue_job(records, "local", request(tensor), "key", limits)[0].settings.stop.max_seconds == 60
+    again, replayed = queue_job(records, "local", request(tensor), "key", Limits(job_seconds=30))
     assert replayed
     assert again.settings.stop.max_seconds == 60
 

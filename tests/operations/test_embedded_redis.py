@@ -13,7 +13,7 @@ from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.records.redis.connection import connect
 from sparse_ncp.worker.store.local import LocalStore
-from tests.support.jobs import put, random_tensor, request
+from tests.support.jobs import put, queue_job, random_tensor, request
 from tests.support.stack import embedded_redis, restartable_redis
 
 
@@ -21,13 +21,13 @@ def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:
     with restartable_redis(tmp_path) as (configuration, restart):
         records = ExecutionRecords.of(configuration)
         tensor = put(records, LocalStore(tmp_path), random_tensor(3, 3))
-        jobs = [records.jobs.submit("local", request(tensor), f"key {n}")[0] for n in range(20)]
+        jobs = [queue_job(records, "local", request(tensor), f"key {n}")[0] for n in range(20)]
         claim = records.claims.claim("worker")
         restart()
         assert claim is not None
         assert [records.jobs.get("local", job.id).id for job in jobs] == [job.id for job in jobs]
         assert records.claims.renew(claim) == "held"
-        assert records.jobs.submit("local", request(tensor), "key 3")[1]
+        assert queue_job(records, "local", request(tensor), "key 3")[1]
 
 
 def test_other_users_cannot_open_the_socket(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Job
 from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.store.local import LocalStore
-from tests.support.jobs import ended, job_process, put, random_tensor, reached, request
+from tests.support.jobs import ended, job_process, put, queue_job, random_tensor, reached, request
 from tests.support.processes import configuration_of, part
 from tests.support.stack import ROOT, Server, descendants, interrupt, server, wait_for
 
@@ -34,7 +34,7 @@ def long_job(running: Server) -> Job:
     """Submitted, and on its way."""
     records = ExecutionRecords.of(configuration_of(running))
     tensor = put(records, LocalStore(running.data), random_tensor(40, 40, 40))
-    job, _ = records.jobs.submit("local", request(tensor, **LONG))
+    job, _ = queue_job(records, "local", request(tensor, **LONG))
     wake_worker(configuration_of(running))
     reached(records, job, 20)
     return job

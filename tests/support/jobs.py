@@ -18,7 +18,10 @@ from sparse_ncp.worker.contract import TERMINAL, Job, JobRequest, Progress, Tens
 from sparse_ncp.worker.execution.reaper import Reaper
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.operations.tensors import TensorOperations
+from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.claims import ExecutionRecords
+from sparse_ncp.worker.records.jobs import Submission, Submitted
+from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.local import LocalStore
 from tests.support.stack import wait_for
 
@@ -49,6 +52,16 @@ def put(records: ExecutionRecords, store: LocalStore, array: NDArray[Any], owner
 
 def request(tensor: TensorRecord, **fields: Any) -> JobRequest:
     return JobRequest.model_validate({"rank": 2, "method": "hals", **fields, "tensor_id": tensor.id})
+
+
+def queue_job(
+    records: Records, owner: str, asked: JobRequest, key: str | None = None, limits: Limits = UNLIMITED
+) -> Submitted:
+    """Queue a job that is not checked, without waking a worker."""
+    (outcome,) = records.jobs.submit_many([Submission(owner, asked, key, limits)])
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def row(iteration: int) -> Progress:
@@ -126,7 +139,7 @@ class Backend:
         self.tensor = put(self.records, self.store, TENSOR)
 
     def submit(self, **fields: object) -> Job:
-        job, _ = self.records.jobs.submit("local", request(self.tensor, **fields))
+        job, _ = queue_job(self.records, "local", request(self.tensor, **fields))
         wake_worker(self.configuration)
         return job
 
@@ -172,6 +185,6 @@ class Backend:
 def submit_slow(backend: Backend, **stop: float) -> Job:
     tensor = put(backend.records, backend.store, SLOW_TENSOR)
     asked = request(tensor, rank=60, method="apg", inner_passes=1000, stop={"tolerance": 0, **stop})
-    job, _ = backend.records.jobs.submit("local", asked)
+    job, _ = queue_job(backend.records, "local", asked)
     wake_worker(backend.configuration)
     return job

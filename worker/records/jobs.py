@@ -72,20 +72,6 @@ class JobRecords:
     def __init__(self, connection: RedisConnection) -> None:
         self._redis = connection
 
-    def submit(
-        self,
-        owner: str,
-        request: JobRequest,
-        key: str | None = None,
-        limits: Limits = UNLIMITED,
-        request_id: str | None = None,
-    ) -> Submitted:
-        """Queue one job; see `submit_many`. Raises TooManyJobs or QuotaReached if the owner may not have another."""
-        (outcome,) = self.submit_many([Submission(owner, request, key, limits, request_id)])
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
     def submit_many(self, submissions: Sequence[Submission]) -> list[Submitted | Exception]:
         """Queue jobs, durably and in one round trip; return the job or the exception for each submission."""
         hours = self._redis.configuration.idempotency_hours

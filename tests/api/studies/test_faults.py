@@ -17,7 +17,7 @@ from sparse_ncp.worker.contract import TERMINAL, Job
 from sparse_ncp.worker.operations.studies import StudyOperations
 from sparse_ncp.worker.study_contract import Study, StudyRequest
 from tests.support.api import planted
-from tests.support.jobs import TENSOR, Backend, job_process, put, request
+from tests.support.jobs import TENSOR, Backend, job_process, put, queue_job, request
 from tests.support.processes import kill
 from tests.support.stack import embedded_redis, restartable_redis, wait_for, worker
 
@@ -176,7 +176,7 @@ def test_the_job_of_a_second_owner_starts_next(lab: Lab, running: "Popen[bytes]"
     study = lab.submit(**{**GRID, "repeats": 540})
     lab.reached(study, 3)
     theirs = put(lab.records, lab.backend.store, TENSOR, "ann")
-    job, _ = lab.records.jobs.submit("ann", request(theirs, rank=2, stop={"max_iterations": 3}))
+    job, _ = queue_job(lab.records, "ann", request(theirs, rank=2, stop={"max_iterations": 3}))
     wake_worker(lab.backend.configuration)
     done = wait_for(lambda: next((j for j in [lab.records.jobs.get("ann", job.id)] if j.finished_at), None), 180)
     lab.records.studies.cancel("local", study.id)
