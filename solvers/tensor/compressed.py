@@ -190,7 +190,12 @@ def _truncated(
         basis = np.linalg.qr(product[:, :kept].astype(np.float64))[0]
         return padded(basis.astype(product.dtype), products.unit)
 
-    sketch = (_sketch(math.prod(_others(part, side)), kept, products, random) for part in parts)
+    def others(part: BlockRegion) -> tuple[int, int]:
+        """Return the number of entries of a part before and after the truncated axis."""
+        before, inner, after = region_shape(part)
+        return (before, after) if side == "outer" else (inner, 1)
+
+    sketch = (_sketch(math.prod(others(part)), kept, products, random) for part in parts)
     U = orthonormal(products.contract_parts(map(counted, sketch), columns, side))
     for _ in range(SUBSPACE_ITERATIONS):
         U = orthonormal(products.contract_parts(map(counted, products.contracted_parts(U, side)), columns, side))
@@ -198,14 +203,8 @@ def _truncated(
     contracted = map(counted, products.contracted_parts(U, side))
     for part in parts:  # a part is released before the next is formed
         before, after = (part[0], part[2]) if side == "outer" else (part[1], slice(0, 1))
-        core[before, :, after] = np.moveaxis(next(contracted)[:, :kept].reshape(*_others(part, side), kept), 2, 1)
+        core[before, :, after] = np.moveaxis(next(contracted)[:, :kept].reshape(*others(part), kept), 2, 1)
     return np.ascontiguousarray(U[:, :kept]), core.reshape(*lengths[:axis], kept, *lengths[axis + 1 :])
-
-
-def _others(part: BlockRegion, side: Side) -> tuple[int, int]:
-    """Return the number of entries of a part before and after the truncated axis."""
-    before, inner, after = region_shape(part)
-    return (before, after) if side == "outer" else (inner, 1)
 
 
 def _sketch(rows: int, columns: int, products: Gemm, random: np.random.Generator) -> Array:

@@ -144,7 +144,10 @@ def scan(
         stored_mask = mask if order == "C" else mask.T
         for group in regions_with_entries(stored, runs):
             found += threads.each(lambda item: masked_statistics(stored_mask, *item), group)
-    lows, highs, squares, positive, sums, observed = (np.array(column) for column in list(zip(*found, strict=True))[:6])
+    lows, highs, *amounts, observed = (np.array(column) for column in list(zip(*found, strict=True))[:6])
+    squares, positive_squares, positive_sum = (
+        math.fsum(amount) if np.isfinite(amount).all() else math.inf for amount in amounts
+    )
     some = observed > 0
     kinds = []
     for kind in range(3):
@@ -155,9 +158,9 @@ def scan(
     return Scan(
         minimum=float(lows[some].min()) if some.any() else math.nan,
         maximum=float(highs[some].max()) if some.any() else math.nan,
-        norm=_root(squares),
-        positive_norm=_root(positive),
-        positive_sum=math.fsum(sums) if np.isfinite(sums).all() else math.inf,
+        norm=math.sqrt(squares),
+        positive_norm=math.sqrt(positive_squares),
+        positive_sum=positive_sum,
         observed=int(observed.sum()),
         nan=kinds[0],
         infinite=kinds[1],
@@ -198,7 +201,3 @@ def _with_special(entries: NDArray[Any], observed: Booleans, start: int) -> _Par
     positive = np.maximum(exact, 0.0)
     squares, above = float(exact @ exact), float(positive @ positive)
     return _Part(float(exact.min()), float(exact.max()), squares, above, float(positive.sum()), exact.size, places)
-
-
-def _root(squares: NDArray[np.float64]) -> float:
-    return math.sqrt(math.fsum(squares)) if np.isfinite(squares).all() else math.inf

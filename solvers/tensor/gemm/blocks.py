@@ -87,11 +87,17 @@ def best_split(lengths: Sequence[int]) -> Split:
     cannot be reused, so this has to save a lot: otherwise the partial results would be nearly as large as the tensor
     (for example 9 × 4260 × 42).
     """
+
+    def kept(split: Split) -> int:
+        """Return the number of entries of both partial results, per component."""
+        inner = math.prod(lengths[slice(*split)])
+        return inner + math.prod(lengths) // inner
+
     first = Split(0, split_point(lengths))
     middles = [Split(a, b) for a, b in combinations(range(1, len(lengths)), 2) if math.prod(lengths[b:]) >= NARROW // 2]
-    middle = min(middles, key=lambda split: _kept(lengths, split), default=first)
-    heavy = 100 * _kept(lengths, first) > math.prod(lengths)
-    return middle if heavy and 4 * _kept(lengths, middle) < _kept(lengths, first) else first
+    middle = min(middles, key=kept, default=first)
+    heavy = 100 * kept(first) > math.prod(lengths)
+    return middle if heavy and 4 * kept(middle) < kept(first) else first
 
 
 def block_sizes(lengths: Sequence[int], split: Split) -> tuple[int, int, int]:
@@ -134,9 +140,3 @@ class Blocks:
         """Sum over the modes after, in one block of the modes before: R × after weights give R × inner."""
         product: Array = np.matmul(weights, self.entries[block, inner, after].T, out=out)
         return product
-
-
-def _kept(lengths: Sequence[int], split: Split) -> int:
-    """Return the number of entries of both partial results, per component."""
-    inner = math.prod(lengths[slice(*split)])
-    return inner + math.prod(lengths) // inner

@@ -196,27 +196,26 @@ def stream_tile_regions(shape: tuple[int, int, int], most: int) -> Iterator[Bloc
 def memory_bytes() -> int:
     """Return the memory in bytes that this process can use: what is available, or the limit of its control group."""
 
+    def lines(path: str) -> list[str]:
+        try:
+            return Path(path).read_text().splitlines()
+        except OSError:  # not on this system
+            return []
+
     def number(path: str) -> int | None:
-        words = next(iter(_lines(Path(path))), "")
+        words = next(iter(lines(path)), "")
         return int(words) if words.isdigit() else None
 
     found = [number("/sys/fs/cgroup/memory.max")]
-    for line in _lines(Path("/proc/self/cgroup")):
+    for line in lines("/proc/self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             found.append(number(f"/sys/fs/cgroup{path}/memory.max"))
         elif "memory" in controllers.split(","):
             found.append(number(f"/sys/fs/cgroup/memory{path}/memory.limit_in_bytes"))
-    available = (line for line in _lines(Path("/proc/meminfo")) if line.startswith("MemAvailable:"))
+    available = (line for line in lines("/proc/meminfo") if line.startswith("MemAvailable:"))
     found.extend(1024 * int(line.split()[1]) for line in available)
     return min((limit for limit in found if limit is not None), default=1 << 62)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:  # not on this system
-        return []
 
 
 def _pieces(offset: int, run: Bytes) -> Iterator[tuple[int, Bytes]]:

@@ -57,10 +57,10 @@ class SkinnyGemm(Float64Partials):
         codegen.precompile(blocks.dtype)
 
     def contract_inner(self, weights: Array) -> Array:
-        return self._contracted("inner", weights, whole_region(self._shape))
+        return total(self._contract("inner", weights, whole_region(self._shape)))
 
     def contract_outer(self, weights: Array) -> Array:
-        return self._contracted("outer", weights, whole_region(self._shape))
+        return total(self._contract("outer", weights, whole_region(self._shape)))
 
     def parts(self, columns: int, side: Side = "outer") -> list[BlockRegion]:
         """Split so that a part of the matrix has about as many entries as a tile; the split does not change any bit."""
@@ -77,33 +77,24 @@ class SkinnyGemm(Float64Partials):
 
     def contracted_parts(self, weights: Array, side: Side = "outer") -> Iterator[Array]:
         for part in self.parts(weights.shape[1], side):
-            yield self._contracted("inner" if side == "outer" else "outer", weights, part)
+            yield total(self._contract("inner" if side == "outer" else "outer", weights, part))
 
     def contract_parts(self, weights: Iterable[Array], columns: int, side: Side = "outer") -> Array:
-        parts = self.parts(columns, side)
-        sums = self._sums(side, columns, whole_region(self._shape))
-        weights = iter(weights)
-        for part in parts:  # the weights of a part are released before the next are formed
-            self._contract(side, aligned(next(weights), self.dtype), part, sums)
+        (first, *others), coming = self.parts(columns, side), iter(weights)
+        sums = self._contract(side, next(coming), first)
+        for part in others:  # the weights of a part are released before the next are formed
+            self._contract(side, next(coming), part, sums)
         return total(sums)
 
-    def _contracted(self, side: Side, weights: Array, whole: BlockRegion) -> Array:
-        sums = self._sums(side, weights.shape[1], whole)
-        self._contract(side, aligned(weights, self.dtype), whole, sums)
-        return total(sums)
-
-    def _sums(self, side: Side, columns: int, whole: BlockRegion) -> Array:
-        """Return zeros for the result of contracting this side of a region, one array per section."""
-        before, inner, after = region_shape(whole)
-        rows = before * after if side == "inner" else inner
-        sums = aligned_empty((len(self._sections(side)), rows, columns), self.dtype)
-        sums[...] = 0
-        return sums
-
-    def _contract(self, side: Side, weights: Array, whole: BlockRegion, sums: Array) -> None:
-        """Add the products over a region to the sums; its outer modes must be contiguous."""
+    def _contract(self, side: Side, weights: Array, whole: BlockRegion, sums: Array | None = None) -> Array:
+        """Add the products over a region, whose outer modes must be contiguous, to the sums of each section."""
         sections, rows_at_once = self._sections(side), self._kernel.ROWS
-        by_block = region_shape(whole)[0] >= 2 * self._threads.count
+        before, inner, after = region_shape(whole)
+        weights, by_block = aligned(weights, self.dtype), before >= 2 * self._threads.count
+        if sums is None:
+            kept = before * after if side == "inner" else inner
+            sums = aligned_empty((len(sections), kept, weights.shape[1]), self.dtype)
+            sums[...] = 0
 
         def sum_inner(tile: Tile, region: BlockRegion) -> None:
             blocks, rows, columns = region
@@ -133,7 +124,10 @@ class SkinnyGemm(Float64Partials):
 
             self._share(piece, len(sections), rows, rows_at_once, weights.shape[1])
 
-        self._each_tile(sum_inner if side == "inner" else sum_outer, whole)
+        work = sum_inner if side == "inner" else sum_outer
+        for tile, region in stream_tiles(self._entries, self._file, whole):
+            work(tile, region)
+        return sums
 
     def _row(self, whole: BlockRegion, blocks: slice, columns: slice) -> int:
         """Return the row of the weights or results for the outer modes that belongs to this block and column."""
@@ -174,10 +168,6 @@ class SkinnyGemm(Float64Partials):
         alone = sections > 1 or self._entries.size * columns <= QUICK or self._threads.count == 1
         parts = [slice(0, count)] if alone else split_decreasing(count, self._threads.count, unit)
         self._threads.each(piece, product(range(sections), parts))
-
-    def _each_tile(self, work: Callable[[Tile, BlockRegion], None], whole: BlockRegion) -> None:
-        for tile, region in stream_tiles(self._entries, self._file, whole):
-            work(tile, region)
 
 
 def _address(tile: Tile, region: BlockRegion) -> tuple[int, int, int]:

@@ -47,18 +47,17 @@ class CompleteGrams:
 
     def grams(self, factors: Sequence[Array], first: Partial | None, modes: Modes | None = None) -> Iterator[Gram]:
         modes = modes or self.constant
-        # The Gram of the first mode is not needed before its factor is replaced.
-        grams = {mode: self._gram(A) for mode, A in enumerate(factors) if mode != modes[0]}
+        grams = dict[int, Float64]()
+        for mode, A in enumerate(factors):
+            if mode != modes[0]:  # its Gram is not needed before its factor is replaced
+                # From the previous sweep if it is of this array; factors are never modified in place.
+                known = next((G for before, G in self._latest if before() is A), None)
+                grams[mode] = gram(A) if known is None else known
         for mode in modes:
             G = hadamard([grams[other] for other in self.constant if other != mode])
             yield Gram(G, G)
             grams[mode] = gram(factors[mode])
             self._latest = tuple((ref(factors[mode]), G) for mode, G in grams.items())
-
-    def _gram(self, A: Array) -> Float64:
-        """Return the Gram, from the previous sweep if it is of this array; factors are never modified in place."""
-        known = next((G for before, G in self._latest if before() is A), None)
-        return gram(A) if known is None else known
 
     def cross_grams(self, others: Sequence[Float64], factors: Sequence[Float64]) -> Iterator[tuple[Float64, Float64]]:
         cross, grams = [F.T @ A for F, A in zip(others, factors, strict=True)], [gram(A) for A in factors]
@@ -92,13 +91,15 @@ class RowGrams:
         self._unpacked(one, one)
 
     def first_contraction(self, factors: Sequence[Array], modes: Modes | None = None) -> Partial | None:
-        return None if self._tree is None else self._tree.first_contraction(self._paired(factors), self._swept(modes))
+        if self._tree is None:
+            return None
+        pairs = [self._paired(mode, factors[mode]) for mode in self._own]
+        return self._tree.first_contraction(pairs, self._swept(modes))
 
     def grams(self, factors: Sequence[Array], first: Partial | None, modes: Modes | None = None) -> Iterator[Gram]:
-        pairs, grams = self._paired(factors), [gram(A) for A in factors]
-        walk = None
+        grams, walk = [gram(A) for A in factors], None
         if self._tree is not None:
-            swept = self._swept(modes)
+            pairs, swept = [self._paired(mode, factors[mode]) for mode in self._own], self._swept(modes)
             walk = self._tree.sweep(pairs, first or self._tree.first_contraction(pairs, swept), swept)
             place, V = next(walk)
         for mode in modes or range(self._order):
@@ -119,7 +120,7 @@ class RowGrams:
             yield Gram(G, G if G.ndim == 2 else common)
             grams[mode] = gram(factors[mode])
             if walk is not None and mode in self._own:
-                pairs[self._own.index(mode)] = self._paired_columns(mode, factors[mode])
+                pairs[self._own.index(mode)] = self._paired(mode, factors[mode])
 
     def cross_grams(self, others: Sequence[Float64], factors: Sequence[Float64]) -> Iterator[tuple[Float64, Float64]]:
         """Yield the Grams from those of both sets of columns side by side."""
@@ -147,10 +148,7 @@ class RowGrams:
         """Return the positions in the tree of the swept modes, or of any one if all of them are shared."""
         return tuple(place for place, mode in enumerate(self._own) if modes is None or mode in modes) or (0,)
 
-    def _paired(self, factors: Sequence[Array]) -> list[Float64]:
-        return [] if self._tree is None else [self._paired_columns(mode, factors[mode]) for mode in self._own]
-
-    def _paired_columns(self, mode: int, A: Array) -> Float64:
+    def _paired(self, mode: int, A: Array) -> Float64:
         """Return A[:, r] ∗ A[:, s] for r ≤ s, cached because the tree compares arrays by identity."""
         known = self._pairs.get(mode)
         if known is not None and known[0] is A:

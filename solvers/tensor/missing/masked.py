@@ -61,7 +61,16 @@ class MaskedBlocks(Blocks):
         self._counts = counts
         self.entries = mask.stored.reshape(self.shape)
         self._whole = Tile(self._resolved((slice(None),) * 3), self.entries)
-        self.observed, self.places = _by_blocks(mask, split)
+        lengths = mask.stored.shape
+        observed = np.ones((1,) * len(lengths), bool) if mask.observed is None else mask.observed
+        if math.prod(observed.shape[split.stop :]) > 1:  # else one value serves a whole row
+            observed = np.broadcast_to(observed, observed.shape[: split.stop] + lengths[split.stop :])
+        # The mask as before × inner × after, short where it is constant, and the positions of rows in it.
+        self.observed: Booleans = np.ascontiguousarray(observed).reshape(block_sizes(observed.shape, split))
+        self.places = (
+            _places(lengths[: split.start], observed.shape),
+            _places(lengths[slice(*split)], observed.shape[split.start :]),
+        )
         for columns in (slice(0, 1), slice(None)):  # compile for both kinds of rows now, so that no sweep is delayed
             region = self._resolved((slice(0, 1), slice(0, 1), columns))
             for kind in {counts, True}:
@@ -140,19 +149,6 @@ class _Room:
         product = self._product[: part.size].reshape(part.shape)
         np.matmul(weights, tile, out=product)
         part += product
-
-
-def _by_blocks(mask: Mask, split: Split) -> tuple[Booleans, tuple[NDArray[np.intp], NDArray[np.intp]]]:
-    """Return the mask as before × inner × after, short where it is constant, and the positions of rows in it."""
-    lengths = mask.stored.shape
-    mask_array = np.ones((1,) * len(lengths), bool) if mask.observed is None else mask.observed
-    if math.prod(mask_array.shape[split.stop :]) > 1:  # else one value serves a whole row
-        mask_array = np.broadcast_to(mask_array, mask_array.shape[: split.stop] + lengths[split.stop :])
-    observed = np.ascontiguousarray(mask_array).reshape(block_sizes(mask_array.shape, split))
-    return observed, (
-        _places(lengths[: split.start], mask_array.shape),
-        _places(lengths[slice(*split)], mask_array.shape[split.start :]),
-    )
 
 
 def _places(lengths: tuple[int, ...], shorter: tuple[int, ...]) -> NDArray[np.intp]:

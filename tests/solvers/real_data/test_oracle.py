@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sparse_ncp.solvers.tensor.dense import Tensor
 from sparse_ncp.solvers.tensor.gemm import blas, skinny
-from sparse_ncp.solvers.tensor.gemm.blas import Matricization
+from sparse_ncp.solvers.tensor.gemm.blas import BlasGemm
 from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Split, block_sizes
 from sparse_ncp.solvers.tensor.gemm.skinny import gemm_for
 from sparse_ncp.solvers.tensor.missing import bits, masked
@@ -175,7 +175,7 @@ def test_tiles_of_any_size_give_the_products_of_the_observed_entries(
     sizes = block_sizes(shape, split)
     entries = np.where(observed, X, 0.0).reshape(sizes)
     before, inner, after = sizes
-    W, V = random.random((3, inner)), random.random((3, before, after))
+    W, V = random.random((inner, 3)), random.random((before, after, 3))
     outcomes = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(masked, "TILE", tile)
@@ -186,13 +186,13 @@ def test_tiles_of_any_size_give_the_products_of_the_observed_entries(
         for threads in (1, 3):
             with Threads(threads) as pool:
                 blocks = MaskedBlocks(Mask(X, given_mask), split)
-                product = Matricization(blocks, pool)
-                outcomes.append((product.contract_inner(W), product.contract_outer(V.reshape(3, -1))))
+                product = BlasGemm(blocks, pool)
+                outcomes.append((product.contract_inner(W), product.contract_outer(V.reshape(-1, 3))))
         place = (slice(None),) * 3
         np.testing.assert_array_equal(blocks.read(place), entries)
         seen = observed.reshape(sizes)
         np.testing.assert_allclose(blocks.residual(place, X, entries + 1), -1.0 * seen, atol=ROUNDING)
-    definition = np.einsum("rm,bma->rba", W, entries).reshape(3, -1), np.einsum("rba,bma->rm", V, entries)
+    definition = np.einsum("mr,bma->bar", W, entries).reshape(-1, 3), np.einsum("bar,bma->mr", V, entries)
     for one, several, expected in zip(*outcomes, definition, strict=True):
         assert one.tobytes() == several.tobytes()
         np.testing.assert_allclose(one, expected, rtol=ROUNDING, atol=ROUNDING)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparse_ncp.solvers.tensor.gemm import blas, blocks
-from sparse_ncp.solvers.tensor.gemm.blas import Matricization, piece_count
+from sparse_ncp.solvers.tensor.gemm.blas import BlasGemm, piece_count
 from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Split, best_split
 from sparse_ncp.solvers.tensor.threads import Threads
 from sparse_ncp.solvers.tensor.validation import prepare_tensor
@@ -49,13 +49,13 @@ def test_a_product_in_pieces_is_the_product(
     X = random.random(shape)
     blocks = X.reshape(math.prod(shape[: cut.start]), math.prod(shape[slice(*cut)]), -1)
     before, inner, after = blocks.shape
-    W, V = random.random((rank, inner)), random.random((rank, before, after))
+    W, V = random.random((inner, rank)), random.random((before, after, rank))
     outcomes = []
     for count in (1, threads):
         with Threads(count) as pool, small_pieces():
-            both = Matricization(Blocks(X, cut), pool)
-            outcomes.append((both.contract_inner(W), both.contract_outer(V.reshape(rank, -1))))
-    expected = np.einsum("rm,bma->rba", W, blocks).reshape(rank, -1), np.einsum("rba,bma->rm", V, blocks)
+            both = BlasGemm(Blocks(X, cut), pool)
+            outcomes.append((both.contract_inner(W), both.contract_outer(V.reshape(-1, rank))))
+    expected = np.einsum("mr,bma->bar", W, blocks).reshape(-1, rank), np.einsum("bar,bma->mr", V, blocks)
     for one, several, definition in zip(*outcomes, expected, strict=True):
         assert one.tobytes() == several.tobytes()
         np.testing.assert_allclose(one, definition, rtol=1e-12)

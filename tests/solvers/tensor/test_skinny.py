@@ -1,5 +1,6 @@
 """Skinny products equal their definition for every shape, split and rank, with the same bits for any tiling."""
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -82,7 +83,7 @@ def test_the_products_are_their_definition_and_no_cut_shows_in_their_bits(
         patch.setattr(skinny, "SMALL", 0)
         whole = both(blocks, 1, W, V)
         shared = both(blocks, 3, W, V)
-        patch.setattr(SkinnyGemm, "_each_tile", in_tiles(slab))
+        patch.setattr(skinny, "stream_tiles", in_tiles(slab))
         patch.setattr(skinny, "stream_tile_entries", lambda dtype: slab)
         in_pieces = both(blocks, 2, W, V)
     entries = X.reshape(before, inner, after).astype(np.float64)
@@ -106,14 +107,14 @@ def test_the_products_are_their_definition_and_no_cut_shows_in_their_bits(
 
 
 def in_tiles(most: int) -> Any:
-    """Replace `_each_tile` by a version for tiles of another size, without a file."""
+    """Replace `stream_tiles` by a version for tiles of another size, without a file."""
 
-    def each(self: SkinnyGemm, work: Any, whole: BlockRegion) -> None:
+    def tiles(entries: Array, file: object, whole: BlockRegion) -> Iterator[tuple[Tile, BlockRegion]]:
         for cut in stream_tile_regions(region_shape(whole), most):
             place: Any = tuple(map(shifted, cut, whole))
-            work(Tile(place, np.ascontiguousarray(self._entries[place])), place)
+            yield Tile(place, np.ascontiguousarray(entries[place])), place
 
-    return each
+    return tiles
 
 
 @given(shape=st.tuples(st.integers(1, 4), st.integers(1, 100), st.integers(1, 300)), most=st.integers(1, 20_000))
