@@ -57,7 +57,9 @@ def single_phase(
 ) -> Generator[State, None, State]:
     """Iterate on a copy in single precision until the run would stop; return the state for the exact iterations."""
     started = time.perf_counter()
-    exact, state = state, replace(state, factors=_in_single_precision(state.factors))
+    exact = state
+    with np.errstate(over="ignore"):  # what becomes infinite is found right after
+        state = replace(state, factors=tuple(A.astype(np.float32, copy=False) for A in state.factors))
     if not state.history and not (is_single_precision_worthwhile(X, problem) and _is_in_range(state.factors)):
         on_prepare("sweep", 0.0)
         return replace(exact, phase="exact")
@@ -104,11 +106,6 @@ def _unfit_for_single(X: TensorLike, has_fixed: bool) -> str | None:
         return "fixed factors, which would be rounded"
     largest = LARGEST_NORM[np.dtype(np.float32)]
     return None if 1 / largest < X.norm < largest else f"a norm of {X.norm:.3g}, beyond its range"
-
-
-def _in_single_precision(factors: Sequence[Array]) -> tuple[Array, ...]:
-    with np.errstate(over="ignore"):  # what became infinite is found right after
-        return tuple(A.astype(np.float32, copy=False) for A in factors)
 
 
 def _is_in_range(factors: Sequence[Array]) -> bool:

@@ -80,7 +80,13 @@ def scales_after_sweep(problem: Problem, factors: Sequence[Array], sizes: Sequen
     has_drifted = _product(sizes) > math.sqrt(LARGEST_PRODUCT[factors[0].dtype])
     if problem.normalises or not (has_drifted or is_faint.any()):
         return None
-    scales[list(problem.free)] = np.where(is_faint, 0.0, _equal_scales(free))
+    from sparse_ncp.solvers.kernels.elementwise import balance
+
+    # Give every component the same norm in all modes.
+    squares = np.array([np.square(A.astype(np.float64, copy=False)).sum(axis=0) for A in free])
+    equal, alive = np.ones_like(squares), (squares > VANISHED).all(axis=0)
+    equal[:, alive] = balance(squares[:, alive], np.zeros_like(squares[:, alive]))
+    scales[list(problem.free)] = np.where(is_faint, 0.0, equal)
     return scales
 
 
@@ -115,14 +121,3 @@ def _product(sizes: Sequence[Float64]) -> float:
     """Return the largest product over the modes of a component's column sizes, each at least 1."""
     with np.errstate(over="ignore"):
         return float(np.maximum(sizes, 1.0).prod(axis=0).max())
-
-
-def _equal_scales(factors: Sequence[Array]) -> Float64:
-    """Return scales that give every component the same norm in all modes; without a penalty any scale is as good."""
-    from sparse_ncp.solvers.kernels.elementwise import balance
-
-    squares = np.array([np.square(A.astype(np.float64, copy=False)).sum(axis=0) for A in factors])
-    scales = np.ones_like(squares)
-    alive = (squares > VANISHED).all(axis=0)
-    scales[:, alive] = balance(squares[:, alive], np.zeros_like(squares[:, alive]))
-    return scales

@@ -24,7 +24,7 @@ def stop_reason(state: State, noise: float = 0.0, monotone: bool = False) -> Sto
     segment_start, switched = max(1, segment_start), max(1, state.compressed_until, state.single_until)
     exact = state.history.objective[max(segment_start, switched) - 1 :]
     may_cycle = state.phase == "single" or (monotone and stop.tolerance > 0)
-    converged = _has_converged(stop, _latest_changes(state, segment_start, switched), noise)
+    converged = _has_converged(state, segment_start, switched, noise)
     if converged or (may_cycle and _only_rounding_is_left(stop, exact, noise)):
         return "tolerance"
     return limit_reached(state)
@@ -44,8 +44,17 @@ def has_flattened(objective: Sequence[float], tolerance: float, patience: int, n
     return _are_small(_latest(objective, patience), tolerance, patience, noise)
 
 
-def _has_converged(stop: Stop, changes: Sequence[Change], noise: float) -> bool:
-    """Whether each of the last `patience` iterations changed less than the tolerance."""
+def _has_converged(state: State, segment_start: int, switched: int, noise: float) -> bool:
+    """Whether each of the last `patience` sweeps of a segment changed less than the tolerance, with one exact at least.
+
+    At the end of a phase its factors are measured again, on the tensor itself. That change does not count.
+    """
+    stop, history = state.settings.stop, state.history
+    values = history.relative_error if stop.criterion == "relative_error" else history.objective
+    exact = _latest(values[max(segment_start, switched) - 1 :], stop.patience)
+    if not exact:
+        return False
+    changes = [*_latest(values[segment_start - 1 : switched - 1], stop.patience), *exact][-stop.patience :]
     if stop.criterion == "relative_objective" and stop.tolerance > 0:
         # At an exact fit the objective is all rounding, and its relative change means nothing.
         return _are_small(changes, stop.tolerance, stop.patience, noise)
@@ -56,19 +65,6 @@ def _are_small(changes: Sequence[Change], tolerance: float, patience: int, noise
     return len(changes) == patience and all(
         abs(before - after) < max(tolerance * abs(before), noise) for before, after in changes
     )
-
-
-def _latest_changes(state: State, segment_start: int, switched: int) -> list[Change]:
-    """Return the changes of the last `patience` sweeps of a segment; none before the first exact sweep.
-
-    At the end of a phase its factors are measured again, on the tensor itself. That change does not count.
-    """
-    stop, history = state.settings.stop, state.history
-    values = history.relative_error if stop.criterion == "relative_error" else history.objective
-    exact = _latest(values[max(segment_start, switched) - 1 :], stop.patience)
-    if not exact:
-        return exact
-    return [*_latest(values[segment_start - 1 : switched - 1], stop.patience), *exact][-stop.patience :]
 
 
 def _latest(values: Sequence[float], count: int) -> list[Change]:

@@ -1,14 +1,14 @@
 """One iteration: a sweep over the modes, repeated where the objective rose, measured and recorded."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.bcd.objective import Score, measure, rounding_noise, squared_error
+from sparse_ncp.solvers.bcd.objective import measure, rounding_noise, squared_error
 from sparse_ncp.solvers.bcd.problem import Problem
 from sparse_ncp.solvers.bcd.result import ZERO_IS_NOT_BEST
 from sparse_ncp.solvers.bcd.scaling import check_overflow, column_sizes, rescaled, scales_after_sweep
@@ -50,22 +50,14 @@ class SweepStart(NamedTuple):
     @classmethod
     def of(cls, X: TensorLike, problem: Problem, factors: Sequence[Array]) -> "SweepStart":
         sizes, order = [column_sizes(A) for A in factors], sweep_order(X, problem)
-        swept, some = _active_components(problem, sizes), list(factors)
-        if swept is not None:
-            some, sizes = [A.take(swept, axis=1) for A in factors], [size[swept] for size in sizes]
+        swept, some = None, list(factors)
+        if problem.extrapolates and not problem.is_one_block:  # else all components are swept, as in the paper
+            living = np.flatnonzero(np.add.reduce([sizes[mode] for mode in problem.free]))
+            if living.size not in (0, len(sizes[0])):  # a component that is zero in all free modes stays zero
+                swept, sizes = living, [size[living] for size in sizes]
+                some = [A.take(living, axis=1) for A in factors]
         entries, observed = X.first_contraction(some, order), X.observed.first_contraction(some, order)
         return cls(some, sizes, swept, entries, observed)
-
-
-def _active_components(problem: Problem, sizes: Sequence[Float64]) -> NDArray[np.intp] | None:
-    """Return the components that are not zero in all free modes, or None for all; a zero component stays zero.
-
-    Without extrapolation, sweeps update all components, as in the paper.
-    """
-    if not problem.extrapolates or problem.is_one_block:
-        return None
-    living = np.flatnonzero(np.add.reduce([sizes[mode] for mode in problem.free]))
-    return None if living.size in (0, len(sizes[0])) else living
 
 
 def iterate(X: TensorLike, problem: Problem, state: State, pool: Threads) -> State:
@@ -73,9 +65,11 @@ def iterate(X: TensorLike, problem: Problem, state: State, pool: Threads) -> Sta
     with single_threaded_blas():
         recorded = _sweep_once(X, problem, state, pool)
         noise = rounding_noise(X, recorded.history.relative_error[-1])
-        after = _timed(
-            recorded, lambda state: _explain_zero_solution(X, problem, advance(X, problem, state, noise, pool), pool)
-        )
+        started = time.perf_counter()
+        after = _explain_zero_solution(X, problem, advance(X, problem, recorded, noise, pool), pool)
+        if after is not recorded:
+            seconds = recorded.seconds + time.perf_counter() - started
+            after = replace(after, history=after.history.with_last_seconds(seconds))
         return after if after.stop_reason is not None else replace(after, stop_reason=limit_reached(after))
 
 
@@ -99,8 +93,22 @@ def _sweep_once(X: TensorLike, problem: Problem, state: State, pool: Threads) ->
         step = sweep_modes(X, problem, state.factors, state.memory, first, method.fallback or method.update, pool)
         seconds += time.perf_counter() - started
         score = measure(X, problem, step.factors, step.squared_error)
-    momentum = _next_momentum(problem, state, extrapolated is not None, rose)
-    return _record(X, problem, state, step, score, momentum, state.seconds + seconds)
+    momentum = state.momentum
+    if problem.extrapolates:
+        weight = momentum.weight
+        if extrapolated is not None:
+            weight = weight / SHRINK if rose else min(FURTHEST, GROW * weight)
+        momentum = Momentum(state.factors, weight)
+    trial = state.search.start if state.search and state.search.is_trial else None
+    swept = replace(
+        state,
+        factors=tuple(step.factors),
+        memory=tuple(step.memory),
+        momentum=momentum,
+        objective=score.objective,
+        history=state.history.plus(score.objective, score.relative_error, state.seconds + seconds, trial),
+    )
+    return replace(swept, stop_reason=reason_to_stop(X, problem, swept))
 
 
 def _unpenalised_sweeps(X: TensorLike, problem: Problem, factors: Sequence[Array], pool: Threads) -> tuple[Array, ...]:
@@ -118,28 +126,14 @@ def _extrapolate(problem: Problem, state: State) -> tuple[Array, ...] | None:
     previous, weight = state.momentum.previous, state.momentum.weight
     if not problem.extrapolates or previous is None:
         return None
-    return tuple(
-        _extrapolate_factor(A, before, weight) if mode in problem.free else A
-        for mode, (A, before) in enumerate(zip(state.factors, previous, strict=True))
-    )
-
-
-def _extrapolate_factor(A: Array, before: Array, weight: float) -> Array:
     from sparse_ncp.solvers.kernels.elementwise import extrapolate_factor  # numba, see methods/hals.py
 
-    extrapolated = np.empty(A.shape, A.dtype)
-    extrapolate_factor(np.ascontiguousarray(A), np.ascontiguousarray(before), A.dtype.type(weight), extrapolated)
-    return extrapolated
-
-
-def _next_momentum(problem: Problem, state: State, went_beyond: bool, rose: bool) -> Momentum:
-    """Raise the extrapolation weight after a step that lowered the objective, and reduce it after one that did not."""
-    if not problem.extrapolates:
-        return state.momentum
-    weight = state.momentum.weight
-    if went_beyond:
-        weight = weight / SHRINK if rose else min(FURTHEST, GROW * weight)
-    return Momentum(state.factors, weight)
+    factors = list(state.factors)
+    for mode in problem.free:
+        A, before = np.ascontiguousarray(factors[mode]), np.ascontiguousarray(previous[mode])
+        factors[mode] = np.empty(A.shape, A.dtype)
+        extrapolate_factor(A, before, A.dtype.type(weight), factors[mode])
+    return tuple(factors)
 
 
 def sweep_order(X: TensorLike, problem: Problem) -> Modes:
@@ -170,14 +164,6 @@ def _explain_zero_solution(X: TensorLike, problem: Problem, state: State, pool: 
     return replace(state, notes=(*state.notes, note))
 
 
-def _timed(state: State, work: Callable[[State], State]) -> State:
-    """Return the state after the work, with the seconds it took on the clock."""
-    started = time.perf_counter()
-    after = work(state)
-    spent = time.perf_counter() - started
-    return after if after is state else replace(after, history=after.history.with_last_seconds(state.seconds + spent))
-
-
 def sweep_modes(
     X: TensorLike,
     problem: Problem,
@@ -203,31 +189,9 @@ def sweep_modes(
     scales = scales_after_sweep(problem, factors, sizes)
     if scales is not None:
         factors, memory = rescaled(factors, memory, scales)
-    if first.swept is not None:
-        factors = [_put(A, first.swept, start[mode], mode in problem.free) for mode, A in enumerate(factors)]
+    if first.swept is not None:  # the other columns are zero; a fixed factor stays as it is
+        columns, factors = factors, list(start)
+        for mode in problem.free:
+            factors[mode] = np.zeros(start[mode].shape, columns[mode].dtype)
+            factors[mode][:, first.swept] = columns[mode]
     return Step(factors, memory, error)
-
-
-def _put(A: Array, columns: NDArray[np.intp], start: Array, is_free: bool) -> Array:
-    """Return the full factor with the updated columns; a fixed one as it was."""
-    if not is_free:
-        return start
-    whole = np.zeros(start.shape, A.dtype)
-    whole[:, columns] = A
-    return whole
-
-
-def _record(
-    X: TensorLike, problem: Problem, state: State, step: Step, score: Score, momentum: Momentum, seconds: float
-) -> State:
-    """Return the next state, with one more line in the history and the reason to stop if there is one."""
-    trial = state.search.start if state.search and state.search.is_trial else None
-    swept = replace(
-        state,
-        factors=tuple(step.factors),
-        memory=tuple(step.memory),
-        momentum=momentum,
-        objective=score.objective,
-        history=state.history.plus(score.objective, score.relative_error, seconds, trial),
-    )
-    return replace(swept, stop_reason=reason_to_stop(X, problem, swept))

@@ -46,11 +46,7 @@ def starting_factors(
     if initial is None:
         factors = _draw(tensor, problem, start, fixed, on_progress)
     else:
-        given = _check_initial(initial, tensor.shape, tensor.dtype)
-        if fixed and given[0].shape[1] != problem.settings.rank:
-            remedy = "give as many as the fixed factors have, or leave them out"
-            raise InvalidInput("initial", f"has {given[0].shape[1]} components", remedy)
-        factors = _of_rank(given, problem.settings)
+        factors = _take_initial(initial, tensor.shape, tensor.dtype, problem.settings, bool(fixed))
     if problem.method.start is not None:
         factors = [problem.method.start(A, initial is None) for A in factors]
     return [fixed.get(mode, np.ascontiguousarray(A, tensor.dtype)) for mode, A in enumerate(factors)]
@@ -82,7 +78,12 @@ def _draw(
 
         found = nndsvd(multiplied, {mode: A for mode, A in enumerate(factors) if mode not in fixed}, random)
         factors = [found.get(mode, A) for mode, A in enumerate(factors)]
-    size = _best_size(tensor, factors) ** (1 / len(problem.free))
+    working = [A.astype(tensor.dtype) for A in factors]
+    first, M = next(tensor.sweep(working, tensor.first_contraction(working)))
+    inner = float(np.vdot(factors[first], M))
+    # The s that minimises ‖X − s ⟦A¹…Aᴺ⟧‖, or 1 if no positive s does.
+    best = inner / float(tensor.observed.overlap(factors).sum()) if inner > 0 else 1.0
+    size = best ** (1 / len(problem.free))
     return [A if mode in fixed else A * size for mode, A in enumerate(factors)]
 
 
@@ -92,14 +93,6 @@ def nonnegative_normal(random: np.random.Generator, length: int, rank: int) -> F
     while not (alive := A.any(axis=0)).all():
         A[:, ~alive] = np.maximum(0.0, random.standard_normal((length, int((~alive).sum()))))
     return A
-
-
-def _best_size(tensor: TensorLike, factors: Sequence[Float64]) -> float:
-    """Return the s that minimises ‖X − s ⟦A¹…Aᴺ⟧‖, or 1 if no positive s does."""
-    working = [A.astype(tensor.dtype) for A in factors]
-    mode, M = next(tensor.sweep(working, tensor.first_contraction(working)))
-    inner = float(np.vdot(factors[mode], M))
-    return inner / float(tensor.observed.overlap(factors).sum()) if inner > 0 else 1.0
 
 
 def nndsvd(
@@ -154,19 +147,6 @@ def initial_notes(initial: Sequence[NDArray[Any]] | None, rank: int) -> list[str
     return [f"the rank of the initial factors is {found}: random components were added"]
 
 
-def _of_rank(factors: list[Float64], settings: Settings) -> list[Float64]:
-    """Return factors of the rank of the settings: the strongest components, or all of them and weak random ones."""
-    strength, missing = weights(factors), settings.rank - factors[0].shape[1]
-    if missing <= 0:
-        strongest = np.sort(np.argsort(-strength, kind="stable")[: settings.rank])
-        return [A[:, strongest] for A in factors]
-    random = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(1,)))
-    new = [nonnegative_normal(random, len(A), missing) for A in factors]
-    wanted = NEW_WEIGHT * strength.mean() if strength.any() else 1.0
-    size = (wanted / weights(new)) ** (1 / len(new))
-    return [np.hstack((A, B * size)) for A, B in zip(factors, new, strict=True)]
-
-
 def check_fixed(
     fixed: Mapping[int, NDArray[Any]], shape: Sequence[int], settings: Settings, dtype: np.dtype[Any]
 ) -> dict[int, Array]:
@@ -199,8 +179,13 @@ def check_fixed(
     return {mode: np.ascontiguousarray(A, dtype) for mode, A in checked.items()}
 
 
-def _check_initial(initial: Sequence[NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any]) -> list[Float64]:
-    """Check the caller's factors and return them in double precision; all must have the same rank."""
+def _take_initial(
+    initial: Sequence[NDArray[Any]], shape: tuple[int, ...], dtype: np.dtype[Any], settings: Settings, has_fixed: bool
+) -> list[Float64]:
+    """Check the caller's factors, all of the same rank, and return them in double precision and of the settings' rank.
+
+    Of more components the strongest are kept; to fewer, weak random ones are added.
+    """
     if len(initial) != len(shape):
         raise InvalidInput("initial", f"has {len(initial)} factors", f"give {len(shape)}, one per mode")
     rank = np.asarray(initial[0]).shape[-1:]  # of the first factor: the others must have it, too
@@ -212,7 +197,18 @@ def _check_initial(initial: Sequence[NDArray[Any]], shape: tuple[int, ...], dtyp
             raise InvalidInput(field, f"has shape {A.shape}", f"give {wanted}: length of the mode × rank")
         factors.append(_check_factor(field, A))
     _check_model_size("initial", factors, dtype)
-    return factors
+    strength, missing = weights(factors), settings.rank - factors[0].shape[1]
+    if has_fixed and missing:
+        remedy = "give as many as the fixed factors have, or leave them out"
+        raise InvalidInput("initial", f"has {factors[0].shape[1]} components", remedy)
+    if missing <= 0:
+        strongest = np.sort(np.argsort(-strength, kind="stable")[: settings.rank])
+        return [A[:, strongest] for A in factors]
+    random = np.random.default_rng(np.random.SeedSequence(settings.seed, spawn_key=(1,)))
+    new = [nonnegative_normal(random, len(A), missing) for A in factors]
+    weight = NEW_WEIGHT * strength.mean() if strength.any() else 1.0
+    size = (weight / weights(new)) ** (1 / len(new))
+    return [np.hstack((A, B * size)) for A, B in zip(factors, new, strict=True)]
 
 
 def _check_model_size(field: str, factors: Sequence[Array], dtype: np.dtype[Any]) -> None:

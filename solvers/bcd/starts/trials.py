@@ -78,7 +78,10 @@ def start_trial(X: TensorLike, problem: Problem, state: State) -> State:
         return state
     at = replace(search, pending=None, segment_start=state.iteration + 1, regrowths=0, failed_regrowths=0)
     if search.pending == "start":
-        factors = state.factors if search.start == 1 else _drawn(X, problem, state)
+        factors: Sequence[Array] = state.factors
+        if search.start > 1:
+            fixed = {mode: state.factors[mode] for mode in state.fixed}
+            factors = starting_factors(X, problem, None, search.start, fixed)
         return _restarted(state, at, factors, math.inf)
     if search.pending == "finalist":
         candidate = search.candidates[search.finalist]
@@ -88,12 +91,6 @@ def start_trial(X: TensorLike, problem: Problem, state: State) -> State:
         start, tried = candidate.outcome.start, state.iteration
         at = replace(at, stage="final", start=start, trial_iterations=tried, candidates=())
     return _restarted(state, at, candidate.factors, candidate.outcome.objective)
-
-
-def _drawn(X: TensorLike, problem: Problem, state: State) -> list[Array]:
-    fixed = {mode: state.factors[mode] for mode in state.fixed}
-    assert state.search is not None
-    return starting_factors(X, problem, None, state.search.start, fixed)
 
 
 def is_below_threshold(X: TensorLike, problem: Problem, state: State) -> bool:
@@ -122,9 +119,12 @@ def advance(X: TensorLike, problem: Problem, state: State, noise: float, threads
         key, thorough = (search.start, search.rounds), search.stage == "final"
         grown = regrow(X, problem, state.factors, state.objective, key, threads, thorough)
         search = replace(search, rounds=search.rounds + 1, failed_regrowths=dead if grown is None else 0)
+        if grown is not None:  # go on with its components, for which the last line of the history is corrected
+            search = replace(search, segment_start=state.iteration, regrowths=search.regrowths + 1)
+            history = state.history.corrected(grown.score.objective, grown.score.relative_error)
+            state = replace(_restarted(state, search, grown.factors, grown.score.objective), history=history)
+            return replace(state, stop_reason=limit_reached(state))
         state = replace(state, search=search)
-        if grown is not None:
-            return _regrown(state, grown.factors, grown.score.objective, grown.score.relative_error)
     return state if search.stage == "final" else replace(state, search=_next(state, search))
 
 
@@ -154,15 +154,6 @@ def _restarted(state: State, search: Search, factors: Sequence[Array], objective
         momentum=Momentum(),
         objective=objective,
     )
-
-
-def _regrown(state: State, factors: Sequence[Array], objective: float, relative_error: float) -> State:
-    """Continue with regrown components, and correct the last line of the history for them."""
-    assert state.search is not None
-    search = replace(state.search, segment_start=state.iteration, regrowths=state.search.regrowths + 1)
-    history = state.history.corrected(objective, relative_error)
-    grown = replace(_restarted(state, search, factors, objective), history=history)
-    return replace(grown, stop_reason=limit_reached(grown))
 
 
 def _has_ended(state: State, search: Search, noise: float) -> bool:
@@ -196,8 +187,11 @@ def _next(state: State, search: Search) -> Search:
             pending="finalist" if more else "choice",
         )
     outcomes = (*search.outcomes, outcome)
-    lowest_first = sorted((*search.candidates, Candidate(outcome, state.factors)), key=_objective)
-    agree = not search.every and _agree(outcomes)
+    candidates = (*search.candidates, Candidate(outcome, state.factors))
+    lowest_first = sorted(candidates, key=lambda candidate: candidate.outcome.objective)
+    objectives = sorted(outcome.objective for outcome in outcomes)
+    are_close = len(objectives) >= AGREEING and objectives[AGREEING - 1] <= objectives[0] * (1 + AGREEMENT)
+    agree = are_close and not search.every
     last = len(outcomes) == search.starts or agree
     candidates = tuple(lowest_first[: 1 if agree else _most_finalists(search.starts, search.every)])
     return replace(
@@ -209,15 +203,6 @@ def _next(state: State, search: Search) -> Search:
         candidates=candidates,
         pending="start" if not last else "choice" if len(candidates) == 1 and not search.every else "finalist",
     )
-
-
-def _objective(candidate: Candidate) -> float:
-    return candidate.outcome.objective
-
-
-def _agree(outcomes: Sequence[StartOutcome]) -> bool:
-    objectives = sorted(outcome.objective for outcome in outcomes)
-    return len(objectives) >= AGREEING and objectives[AGREEING - 1] <= objectives[0] * (1 + AGREEMENT)
 
 
 def _outcome(state: State, search: Search) -> StartOutcome:
