@@ -68,7 +68,8 @@ def psnr(estimated: Array, true: Array, threshold: float = 1e-3) -> float:
     found, reference = _peak_one(estimated[:, _is_alive(estimated, threshold)]), _peak_one(true)
     if found.shape[1] == 0:
         return -math.inf
-    closest = _correlation(found, reference).argmax(axis=1)
+    correlations = unit_columns(found - found.mean(axis=0)).T @ unit_columns(reference - reference.mean(axis=0))
+    closest = correlations.argmax(axis=1)
     error = np.square(found - reference[:, closest]).sum(axis=0)
     with np.errstate(divide="ignore"):
         ratios: Float64 = 10 * np.log10(len(true) / error)
@@ -136,7 +137,3 @@ def unit_columns(A: Array) -> Float64:
     A = A.astype(np.float64)
     norm = np.linalg.norm(A, axis=0)
     return A / np.where(norm > 0, norm, 1.0)
-
-
-def _correlation(A: Float64, B: Float64) -> Float64:
-    return unit_columns(A - A.mean(axis=0)).T @ unit_columns(B - B.mean(axis=0))

@@ -46,7 +46,11 @@ def evoked(shape: Sequence[int] = (9, 71, 60, 42), rank: int = 20, noise: float 
     `noise` is its norm relative to the signal's. For the third-order form, `merge_modes` joins frequency and time.
     """
     random = np.random.default_rng(seed)
-    factors = [_blobs(length, rank, random) for length in shape[:-1]]
+    factors = list[Float64]()
+    for length in shape[:-1]:  # one blob per column
+        position = np.arange(length)[:, None] / length
+        centres, widths = random.uniform(0, 1, rank), random.uniform(0.05, 0.25, rank)
+        factors.append(np.exp(-np.square((position - centres) / widths) / 2))
     factors.append(random.random((shape[-1], rank)))
     return Synthetic(_noisy(factors, noise, random), factors)
 
@@ -80,13 +84,6 @@ def merge_modes(synthetic: Synthetic, mode: int) -> Synthetic:
     joined = (*shape[:mode], shape[mode] * shape[mode + 1], *shape[mode + 2 :])
     both = np.ascontiguousarray(khatri_rao(factors[mode : mode + 2]).T, np.float64)
     return Synthetic(synthetic.tensor.reshape(joined), [*factors[:mode], both, *factors[mode + 2 :]])
-
-
-def _blobs(length: int, rank: int, random: np.random.Generator) -> Float64:
-    """One smooth bump per column."""
-    position = np.arange(length)[:, None] / length
-    centres, widths = random.uniform(0, 1, rank), random.uniform(0.05, 0.25, rank)
-    return np.exp(-np.square((position - centres) / widths) / 2)
 
 
 def _noisy(factors: Sequence[Float64], level: float, random: np.random.Generator) -> Float64:

@@ -41,24 +41,20 @@ class Method:
     start: Start | None = None  # what the method needs of its starting factors
 
 
-def _options(*names: Option) -> frozenset[Option]:
-    return frozenset(names)
-
-
 METHODS: Mapping[str, Method] = MappingProxyType(
     {
         "mu": Method(
             "Multiplicative update", mu.update, "l1", monotone=True, exact=False,
-            options=_options("inner_passes"), signed=False, start=mu.start,
+            options=frozenset({"inner_passes"}), signed=False, start=mu.start,
         ),
         "als": Method("Alternating least squares", als.update, "l1", monotone=False, exact=False),
         "hals": Method(
             "Hierarchical alternating least squares", hals.update, "l1", monotone=True, exact=False,
-            options=_options("inner_passes", "normalise"), extrapolable=True,
+            options=frozenset({"inner_passes", "normalise"}), extrapolable=True,
         ),
         "apg": Method(
             "Alternating proximal gradient", apg.update, "l1", monotone=True, exact=False,
-            options=_options("inner_passes", "delta_omega"), fallback=apg.plain,
+            options=frozenset({"inner_passes", "delta_omega"}), fallback=apg.plain,
         ),
         "anls-as": Method(
             "Alternating nonnegative least squares, active set", anls_as.update, "l1_squared",

@@ -22,31 +22,28 @@ def plain(A: Float64, block: Block, memory: Memory) -> tuple[Float64, Memory]:
 
 
 def _steps(A: Float64, block: Block, memory: Memory, extrapolate: bool) -> tuple[Float64, Memory]:
-    for _ in range(block.passes):
-        A, memory = _step(A, block, memory, extrapolate)
-    return A, memory
-
-
-def _step(A: Float64, block: Block, memory: Memory, extrapolate: bool) -> tuple[Float64, Memory]:
     # ‖BᵀB‖₂ + α, with α: without it the step is too long and diverges at large α.
     L = float(np.linalg.eigvalsh(block.bound)[-1])
-    t_before = memory.numbers.get("t", 1.0)
-    t = (1 + math.sqrt(1 + 4 * t_before**2)) / 2
-    after = Memory(previous=A, numbers={"t": t, "L": L})
-    if L <= 0:  # every other mode has vanished and α = 0: the block is flat, or falls towards zero if β > 0
-        return (np.zeros_like(A) if block.beta else A), after
-    A_hat = A
-    if extrapolate and memory.previous is not None:
-        bound = block.delta_omega * math.sqrt(memory.numbers["L"] / L)
-        A_hat = A - memory.previous
-        A_hat *= min((t_before - 1) / t, bound)
-        A_hat += A
-    lengths = L if block.Q.ndim == 2 else _row_bounds(block.Q, L)[:, None]
-    step = block.times(A_hat)  # each step in place, as in mu.py
-    step -= block.C
-    step /= lengths
-    np.subtract(A_hat, step, out=step)
-    return np.maximum(step, 0.0, out=step), after
+    for _ in range(block.passes):
+        t_before = memory.numbers.get("t", 1.0)
+        t = (1 + math.sqrt(1 + 4 * t_before**2)) / 2
+        after = Memory(previous=A, numbers={"t": t, "L": L})
+        if L <= 0:  # every other mode has vanished and α = 0: the block is flat, or falls towards zero if β > 0
+            A, memory = np.zeros_like(A) if block.beta else A, after
+            continue
+        A_hat = A
+        if extrapolate and memory.previous is not None:
+            bound = block.delta_omega * math.sqrt(memory.numbers["L"] / L)
+            A_hat = A - memory.previous
+            A_hat *= min((t_before - 1) / t, bound)
+            A_hat += A
+        lengths = L if block.Q.ndim == 2 else _row_bounds(block.Q, L)[:, None]
+        step = block.times(A_hat)  # each step in place, as in mu.py
+        step -= block.C
+        step /= lengths
+        np.subtract(A_hat, step, out=step)
+        A, memory = np.maximum(step, 0.0, out=step), after
+    return A, memory
 
 
 def _row_bounds(Q: Float64, L: float) -> Float64:
