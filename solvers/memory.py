@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.bcd.starts.initial import SVD_OVERSAMPLES
-from sparse_ncp.solvers.bcd.starts.trials import finalists
+from sparse_ncp.solvers.bcd.starts.trials import most_finalists
 from sparse_ncp.solvers.diagnostics import LARGEST_CORE
 from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.tensor.compressed import sketch_bytes
@@ -93,7 +93,8 @@ def estimate_memory(
     # The factor, MTTKRP, right-hand side and solution of a mode in float64; factors of this and the last state.
     blocks = (7 * max(tensor.shape) + 4 * sum(tensor.shape)) * settings.rank * 8
     # Factors of the previous sweep, the extrapolated ones, and those of every start that may still be continued.
-    sets = 3 * (settings.extrapolate is not False) + (0 if settings.starts == 1 else finalists(settings) + 2)
+    kept = most_finalists(settings.starts, settings.starts_mode == "all")
+    sets = 3 * (settings.extrapolate is not False) + (0 if settings.starts == 1 else kept + 2)
     # Regrowth: the active columns and the new ones in double precision, and the stacked factors.
     sets += 4 * (settings.regrow is not False)
     carried = sets * sum(tensor.shape) * settings.rank * 8

@@ -33,9 +33,13 @@ def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
     alpha, beta = (np.array([weights[mode] for mode in problem.free]) for weights in (problem.alpha, problem.beta))
     if not (alpha + beta).all():  # all scale would move to the mode without a penalty
         return scales
-    from sparse_ncp.solvers.kernels.elementwise import balance  # numba, see methods/hals.py
+    from sparse_ncp.solvers.kernels.elementwise import balance, squares_and_sums  # numba, see methods/hals.py
 
-    squares, sums = np.stack([_squares_and_sums(A) for A in factors], axis=1)
+    if scales.shape[1] > 1:
+        squares, sums = np.stack([squares_and_sums(np.ascontiguousarray(A)) for A in factors], axis=1)
+    else:  # numpy sums a single column pairwise
+        exact = [A.astype(np.float64, copy=False) for A in factors]
+        squares, sums = np.array([[np.square(A).sum(axis=0) for A in exact], [A.sum(axis=0) for A in exact]])
     alive = (squares > VANISHED).all(axis=0)
     if not problem.squared or not beta.any():  # without β both penalties are the same
         scales[:, alive] = balance(alpha[:, None] * squares[:, alive], beta[:, None] * sums[:, alive])
@@ -48,16 +52,6 @@ def best_scales(problem: Problem, factors: Sequence[Array]) -> Float64:
         rows = [row + (s - 1) * A[:, r] for A, row, s in zip(exact, rows, scale, strict=True)]
         scales[:, r] = scale
     return scales
-
-
-def _squares_and_sums(A: Array) -> Float64:
-    """Return the sums of squares and the sums of the columns, 2 × R. numpy sums a single column pairwise."""
-    from sparse_ncp.solvers.kernels.elementwise import squares_and_sums  # numba, see methods/hals.py
-
-    if A.shape[1] > 1:
-        return squares_and_sums(np.ascontiguousarray(A))
-    exact = A.astype(np.float64, copy=False)
-    return np.array([np.square(exact).sum(axis=0), exact.sum(axis=0)])
 
 
 def scales_after_sweep(problem: Problem, factors: Sequence[Array], sizes: Sequence[Float64]) -> Float64 | None:

@@ -16,8 +16,23 @@ def hals_rows(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int) -> 
     if Q.ndim == 2:
         _many_rows(A, C, np.ascontiguousarray(Q), out, passes)
     else:
+        rank = A.shape[1]
+        gradient = np.empty(rank)
         for i in range(len(A)):
-            _one_row(A[i], C[i], Q[i], out[i], passes)
+            for r in range(rank):
+                gradient[r] = -C[i, r]
+            for r in range(rank):
+                out[i, r] = A[i, r]
+                for s in range(rank):
+                    gradient[s] += A[i, r] * Q[i, r, s]
+            for _ in range(passes):
+                for r in range(rank):
+                    before = out[i, r]
+                    after = max(0.0, before - _downhill(before, gradient[r], Q[i, r, r]))
+                    if after != before:
+                        out[i, r] = after
+                        for s in range(rank):
+                            gradient[s] += (after - before) * Q[i, r, s]
 
 
 @jit_inline
@@ -46,26 +61,6 @@ def _many_rows(A: Float64, C: Float64, Q: Float64, out: Float64, passes: int) ->
         for lane in range(lanes):
             for r in range(rank):
                 out[begin + lane, r] = entries[r, lane]
-
-
-@jit_inline
-def _one_row(a: Float64, c: Float64, Q: Float64, out: Float64, passes: int) -> None:
-    rank = len(a)
-    gradient = np.empty(rank)
-    for r in range(rank):
-        gradient[r] = -c[r]
-    for r in range(rank):
-        out[r] = a[r]
-        for s in range(rank):
-            gradient[s] += a[r] * Q[r, s]
-    for _ in range(passes):
-        for r in range(rank):
-            before = out[r]
-            after = max(0.0, before - _downhill(before, gradient[r], Q[r, r]))
-            if after != before:
-                out[r] = after
-                for s in range(rank):
-                    gradient[s] += (after - before) * Q[r, s]
 
 
 @jit_inline

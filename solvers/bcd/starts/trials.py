@@ -18,7 +18,6 @@ from sparse_ncp.solvers.bcd.state import Momentum, State
 from sparse_ncp.solvers.bcd.stopping import has_flattened, limit_reached
 from sparse_ncp.solvers.block import Memory
 from sparse_ncp.solvers.metrics import DEAD_SHARE, weights
-from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.protocol import TensorLike
 from sparse_ncp.solvers.tensor.threads import Threads
@@ -61,13 +60,9 @@ def search_for(problem: Problem, initial: object) -> Search | None:
     return Search(puts_back, starts, every=settings.starts_mode == "all", given=not automatic)
 
 
-def finalists(settings: Settings) -> int:
-    """Return the largest number of starts that are kept at once."""
-    starts = STARTS if settings.starts is None else settings.starts
-    return _most_finalists(starts, every=settings.starts_mode == "all")
-
-
-def _most_finalists(starts: int, every: bool) -> int:
+def most_finalists(starts: int | None, every: bool) -> int:
+    """Return how many of the starts, None for the recommended number of them, are kept at once at most."""
+    starts = STARTS if starts is None else starts
     return starts if every else max(1, round(starts / STARTS_PER_FINALIST))
 
 
@@ -193,7 +188,7 @@ def _next(state: State, search: Search) -> Search:
     are_close = len(objectives) >= AGREEING and objectives[AGREEING - 1] <= objectives[0] * (1 + AGREEMENT)
     agree = are_close and not search.every
     last = len(outcomes) == search.starts or agree
-    candidates = tuple(lowest_first[: 1 if agree else _most_finalists(search.starts, search.every)])
+    candidates = tuple(lowest_first[: 1 if agree else most_finalists(search.starts, search.every)])
     return replace(
         search,
         stage="coarse",

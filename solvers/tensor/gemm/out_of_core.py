@@ -238,7 +238,7 @@ def _reading(path: str, past_cache: bool) -> Iterator[Callable[[int, Bytes], Non
         return
     rooms: SimpleQueue[Bytes] = SimpleQueue()
     for _ in range(READERS):
-        rooms.put(_pages(READ_BYTES + 2 * PAGE))
+        rooms.put(np.frombuffer(mmap.mmap(-1, READ_BYTES + 2 * PAGE), np.uint8))  # starts at a page
 
     def read(offset: int, target: Bytes) -> None:
         """Read whole pages into a buffer, because neither the entries nor the target need be aligned."""
@@ -265,16 +265,11 @@ def _opened_past_cache(path: str) -> int | None:
     except OSError:
         return None
     try:
-        os.preadv(file, [_pages(PAGE).data], 0)
+        os.preadv(file, [mmap.mmap(-1, PAGE)], 0)
     except OSError:
         os.close(file)
         return None
     return file
-
-
-def _pages(count: int) -> Bytes:
-    """Return a page-aligned buffer of `count` bytes."""
-    return np.frombuffer(mmap.mmap(-1, count), np.uint8)
 
 
 def _read_fully(file: int, offset: int, target: Bytes, wanted: int | None = None) -> None:

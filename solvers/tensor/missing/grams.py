@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sparse_ncp.solvers.tensor.dimension_tree import DimensionTree
 from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, best_split
+from sparse_ncp.solvers.tensor.gemm.protocol import Gemm
 from sparse_ncp.solvers.tensor.gemm.skinny import gemm_for
 from sparse_ncp.solvers.tensor.missing.bits import BitGemm
 from sparse_ncp.solvers.tensor.missing.masked import Mask
@@ -83,7 +84,19 @@ class RowGrams:
         self._order = len(modes)
         self._threads = threads
         self._own = tuple(mode for mode in range(self._order) if mode not in pattern.shared)  # modes of the tree
-        self._tree = _tree(mask, modes, pattern, threads)
+        self._tree: DimensionTree | None = None  # over the indicator, unless nothing is missing but what is listed
+        if pattern.missing is None:  # over bits of all modes
+            split = best_split(mask.stored.shape)
+            shape = tuple(mask.stored.shape[modes.index(mode)] for mode in range(self._order))
+            self._tree = DimensionTree(shape, modes, split, BitGemm(mask, split, threads))
+        elif pattern.missing.any():
+            observed = np.squeeze(~pattern.missing, axis=pattern.shared)
+            split = best_split(observed.shape)
+            if SMALL_SHARE * mask.stored.size >= observed.size:
+                products: Gemm = gemm_for(Blocks(observed.astype(np.float64), split), threads)
+            else:
+                products = BitGemm(Mask(observed, observed), split, threads)
+            self._tree = DimensionTree(observed.shape, tuple(range(observed.ndim)), split, products)
         self._listed = _Listed(mask, modes, pattern.listed, threads) if len(pattern.listed) else None
         self._pairs: dict[int, tuple[Array, Float64]] = {}
         one = np.ones((1, 1))  # compile now, so that no sweep is delayed
@@ -210,23 +223,3 @@ class _Listed:
             add_products(np.ascontiguousarray(places), every, ends, mode, stacked, self._offsets, part)
             total += part[0]
         return total
-
-
-def _tree(mask: Mask, modes: Modes, pattern: Pattern, threads: Threads) -> DimensionTree | None:
-    """Return the tree over the indicator: over the modes that are not shared, or over bits of all modes."""
-    if pattern.missing is None:
-        split = best_split(mask.stored.shape)
-        shape = tuple(mask.stored.shape[modes.index(mode)] for mode in range(len(modes)))
-        return DimensionTree(shape, modes, split, BitGemm(mask, split, threads))
-    if not pattern.missing.any():
-        return None
-    observed = np.squeeze(~pattern.missing, axis=pattern.shared)
-    split = best_split(observed.shape)
-    small = SMALL_SHARE * mask.stored.size >= observed.size
-    numbers = observed.astype(np.float64) if small else None
-    products = (
-        BitGemm(Mask(observed, observed), split, threads)
-        if numbers is None
-        else gemm_for(Blocks(numbers, split), threads)
-    )
-    return DimensionTree(observed.shape, tuple(range(observed.ndim)), split, products)

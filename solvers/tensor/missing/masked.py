@@ -93,8 +93,8 @@ class MaskedBlocks(Blocks):
             out = np.empty((length_of(before), len(weights), length_of(after)), self.dtype)
         room = _Room(self.dtype)
         for b, i, a in _tiles((before, inner, after), SHORT_ROW):
-            part, tile = out[relative_to(b, before), :, relative_to(a, after)], room.tile((b, i, a))
-            self._fill((b, i, a), self._counts, tile)
+            part = out[relative_to(b, before), :, relative_to(a, after)]
+            tile = self._tile((b, i, a), self._counts, out=room.tile((b, i, a)))
             room.add(part, weights[:, relative_to(i, inner)], tile, is_first=i.start == inner.start)
         return out
 
@@ -106,8 +106,8 @@ class MaskedBlocks(Blocks):
             out = np.empty((len(weights), length_of(inner)), self.dtype)
         room = _Room(self.dtype)
         for _, i, a in _tiles((before, inner, after), LONG_ROW):
-            part, tile = out[:, relative_to(i, inner)], room.tile((before, i, a))
-            self._fill((before, i, a), self._counts, tile)
+            part = out[:, relative_to(i, inner)]
+            tile = self._tile((before, i, a), self._counts, out=room.tile((before, i, a)))
             room.add(part, weights[:, relative_to(a, after)], tile[0].T, is_first=a.start == after.start)
         return out
 
@@ -115,18 +115,15 @@ class MaskedBlocks(Blocks):
         before, inner, after = (slice(*cut.indices(length)) for cut, length in zip(region, self.shape, strict=True))
         return before, inner, after
 
-    def _tile(self, region: BlockRegion, counts: bool, source: Tile | None = None) -> Array:
-        tile = np.empty(region_shape(region), np.float64 if counts else self.entries.dtype)
-        self._fill(region, counts, tile, source)
-        return tile
-
-    def _fill(self, region: BlockRegion, counts: bool, tile: Array, source: Tile | None = None) -> None:
-        """Fill the tile of a region, from a tile that contains it or from the whole tensor."""
+    def _tile(self, region: BlockRegion, counts: bool, source: Tile | None = None, out: Array | None = None) -> Array:
+        """Return the entries or the indicator of a region, from a tile that contains it or from the whole tensor."""
         source = source or self._whole
+        tile = np.empty(region_shape(region), np.float64 if counts else self.entries.dtype) if out is None else out
         before, inner, after = region
         observed = self.observed if self.observed.shape[2] == 1 else self.observed[:, :, after]
         rows, (_, height, width) = (self.places[0][before], self.places[1][inner]), source.entries.shape
         self._fill_tile(source.entries.reshape(-1), origin(source, region), height, width, observed, rows, counts, tile)
+        return tile
 
 
 class _Room:
