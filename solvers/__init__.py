@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sparse_ncp.solvers.settings import Settings, Stop
     from sparse_ncp.solvers.tensor.threads import available_cores
     from sparse_ncp.solvers.tensor.validation import clip
+    from sparse_ncp.solvers.zeros import ZeroFibres, find_zero_fibres
 
 __all__ = [
     "METHODS",
@@ -32,10 +33,12 @@ __all__ = [
     "Settings",
     "State",
     "Stop",
+    "ZeroFibres",
     "available_cores",
     "clip",
     "diagnose",
     "estimate_memory",
+    "find_zero_fibres",
     "metrics",
     "solve",
     "studies",
@@ -54,6 +57,7 @@ _MODULES = {
     "settings": ("Settings", "Stop"),
     "tensor.threads": ("available_cores",),
     "tensor.validation": ("clip",),
+    "zeros": ("ZeroFibres", "find_zero_fibres"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

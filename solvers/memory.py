@@ -129,12 +129,12 @@ def estimate_memory(
 def _gaps_bytes(tensor: NDArray[Any], settings: Settings, mask: NDArray[np.bool_] | None, missing: int | None) -> int:
     """Return the additional bytes for missing entries, whatever their pattern."""
     has_nan = settings.missing == "nan" and missing != 0 and tensor.dtype.kind == "f"
-    has_mask = mask is not None or np.ma.is_masked(tensor)
+    has_mask = mask is not None or np.ma.is_masked(tensor) or settings.zeros == "missing"
     if not (has_nan or has_mask):
         return 0
     rank, entries = settings.rank, tensor.size
     lengths = tensor.shape
-    if mask is not None and not has_nan and not np.ma.is_masked(tensor):
+    if mask is not None and not has_nan and not np.ma.is_masked(tensor) and settings.zeros == "readings":
         lengths = tuple(ours for ours in check_mask(mask, tensor.shape).shape if ours > 1) or (1,)
     cut = split_point(lengths) if len(lengths) > 1 else 1
     halves = math.prod(lengths[:cut]), math.prod(lengths[cut:])

@@ -9,6 +9,7 @@ Arrays and types
 Preparing a run
     `RECOMMENDED`, `move_defaults`: the recommended settings, and how a request takes them over.
     `check_fixed`, `check_mask`, `check_norm`, `given_weights`, `per_mode`: the checks that a run makes at its start.
+    `mask_of_readings`: the mask without zeros that look missing.
     `MIN_ORDER`, `MAX_ORDER`: how many modes a tensor may have.
     `working_precision`: the precision in which a tensor is decomposed.
 Scanning a tensor
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     )
     from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
     from sparse_ncp.solvers.tensor.validation import MAX_ORDER, MIN_ORDER, check_mask, check_norm, working_precision
+    from sparse_ncp.solvers.zeros import mask_of_readings
 
 __all__ = [
     "CHUNK",
@@ -92,6 +94,7 @@ __all__ = [
     "given_weights",
     "khatri_rao",
     "machine_signature",
+    "mask_of_readings",
     "move_defaults",
     "per_mode",
     "scan",
@@ -133,6 +136,7 @@ _MODULES = {
     "tensor.gemm.out_of_core": ("contiguous_runs",),
     "tensor.threads": ("Threads", "single_threaded_blas"),
     "tensor.validation": ("MAX_ORDER", "MIN_ORDER", "check_mask", "check_norm", "working_precision"),
+    "zeros": ("mask_of_readings",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -22,6 +22,7 @@ from pydantic import (
 
 from sparse_ncp.solvers.methods import METHODS, Penalty
 from sparse_ncp.solvers.tensor.validation import MAX_ORDER, MIN_ORDER, Missing, Negative, Precision
+from sparse_ncp.solvers.zeros import Zeros
 
 Criterion: TypeAlias = Literal["relative_error", "objective", "relative_objective"]
 Accelerate: TypeAlias = Literal["auto", "none", "compress", "float32"]
@@ -189,6 +190,11 @@ class Settings(BaseModel):
     )
     negative: Negative = Field(
         "refuse", description="refuse: a negative entry is an error; keep: fit it as it is, with any method but mu"
+    )
+    zeros: Zeros = Field(
+        "readings",
+        description="readings: a zero is a reading; missing: fibres of zeros count as not observed where a fit of the "
+        "other entries expects far more, as where readings were cut out",
     )
     method: MethodName = Field(description="one of the methods: the paper's six, and anls-hybrid")
     alpha: PerMode = Field(1e-6, description="weight of ½‖Aⁿ‖², one for all modes or one per mode")

@@ -20,6 +20,7 @@ from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.tensor.protocol import TensorLike
 from sparse_ncp.solvers.tensor.scan import Scan
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.solvers.zeros import mask_of_readings
 
 # The step that follows the preparation, by the phase in which the run begins.
 FIRST_STEPS: Mapping[RunPhase, PreparationStep] = {"compressed": "compress", "single": "single", "exact": "sweep"}
@@ -80,7 +81,8 @@ def solve(
             return Result.of(state.cancelled())
     factors, diagnostics = state.outcome()[0], None
     if settings.diagnose and not is_tensor_like(tensor):
-        diagnostics = diagnose(tensor, factors, mask=mask, threads=threads, cancelled=cancelled)
+        observed = mask_of_readings(tensor, settings.zeros, mask)
+        diagnostics = diagnose(tensor, factors, mask=observed, threads=threads, cancelled=cancelled)
     return Result.of(state, diagnostics)
 
 

@@ -27,7 +27,8 @@ from sparse_ncp.solvers.settings import Settings, Stop
 from sparse_ncp.solvers.tensor.protocol import Gram, TensorLike
 from sparse_ncp.solvers.tensor.scan import Scan
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
-from sparse_ncp.solvers.tensor.validation import prepare_tensor
+from sparse_ncp.solvers.tensor.validation import as_array, check_mask, check_shape_and_dtype, prepare_tensor
+from sparse_ncp.solvers.zeros import ZeroFibres, find_zero_fibres, without_zero_fibres, zeros_notes
 
 # Stopping rule of the fit without a penalty that estimates the noise: it need not converge further than that.
 NOISE_FIT = Stop(criterion="relative_objective", tolerance=1e-3, patience=2, max_iterations=40)
@@ -71,7 +72,7 @@ def prepare(inputs: RunInputs, pool: Threads) -> PreparedRun:
     """
     settings, resume = inputs.settings, inputs.resume
     with single_threaded_blas():
-        X = _open_tensor(inputs, pool)
+        X, about_zeros = _open_tensor(inputs, pool)
         if settings.accelerate == "compress" and not X.observed.constant:
             unfit = "cannot compress a tensor whose missing entries differ along every mode"
             raise InvalidInput("accelerate", unfit, "give 'auto' or 'none'")
@@ -100,7 +101,7 @@ def prepare(inputs: RunInputs, pool: Threads) -> PreparedRun:
             (Memory(),) * len(factors),
             phase="compressed" if problem.tries_compression else "single" if problem.tries_single else "exact",
             search=None if problem.is_one_block else search_for(problem, inputs.initial),
-            notes=(*initial_notes(inputs.initial, settings.rank), *sparse_rows),
+            notes=(*initial_notes(inputs.initial, settings.rank), *sparse_rows, *about_zeros),
             missing=missing_count(X),
             fixed=tuple(fixed),
             preparation_seconds=weights_seconds,
@@ -113,17 +114,31 @@ def is_tensor_like(tensor: object) -> bool:
     return hasattr(tensor, "first_contraction") and hasattr(tensor, "sweep")
 
 
-def _open_tensor(inputs: RunInputs, pool: Threads) -> TensorLike:
-    """Scan an array for entries that cannot be decomposed; return a `TensorLike` as it is."""
-    tensor, settings = inputs.tensor, inputs.settings
+def _open_tensor(inputs: RunInputs, pool: Threads) -> tuple[TensorLike, tuple[str, ...]]:
+    """Scan an array for entries that cannot be decomposed, and return it with notes on its zeros.
+
+    A `TensorLike` is returned as it is.
+    """
+    tensor, settings, mask = inputs.tensor, inputs.settings, inputs.mask
     inputs.on_prepare("scan", 0.0)
     if not isinstance(tensor, np.ndarray) and is_tensor_like(tensor):
-        if inputs.mask is not None:
+        if mask is not None:
             raise InvalidInput("mask", "is given with a tensor that has its own", "leave it out")
-        return tensor
+        if settings.zeros == "missing":
+            raise InvalidInput("zeros", "is 'missing' for a tensor that has a mask of its own", "leave it out")
+        return tensor, ()
+    array = as_array(tensor)
+    check_shape_and_dtype(array)
+    mask = None if mask is None else check_mask(mask, array.shape)
+    zeros: tuple[ZeroFibres, ...] = ()
+    if settings.zeros == "missing" or (settings.diagnose and inputs.resume is None):
+        zeros = find_zero_fibres(array, mask)
+    if settings.zeros == "missing":
+        mask = without_zero_fibres(array, zeros, mask)
     on_progress = partial(inputs.on_prepare, "scan")
     kinds = (settings.missing, settings.negative, settings.rank)
-    return prepare_tensor(tensor, settings.precision, pool, inputs.mask, *kinds, inputs.scan, on_progress)
+    X = prepare_tensor(array, settings.precision, pool, mask, *kinds, inputs.scan, on_progress)
+    return X, zeros_notes(zeros, settings.zeros)
 
 
 def _penalty_weights(X: TensorLike, inputs: RunInputs, pool: Threads) -> Weights:

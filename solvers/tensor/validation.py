@@ -56,7 +56,7 @@ def check_shape_and_dtype(tensor: NDArray[Any]) -> None:
 
 def check_mask(mask: object, shape: Sequence[int]) -> Booleans:
     """Return the mask as an array, true where observed; raise InvalidInput if it does not fit the tensor."""
-    array = _as_array(mask, "mask")
+    array = as_array(mask, "mask")
     if array.dtype != np.bool_:
         remedy = "give booleans, true where an entry is observed, such as mask=tensor > 0"
         raise InvalidInput("mask", f"has dtype {array.dtype}", remedy)
@@ -85,7 +85,7 @@ def prepare_tensor(
     entries as `known` to skip the scan, unless entries are converted or masked. `on_progress` is called with the
     fraction done.
     """
-    array = _as_array(tensor)
+    array = as_array(tensor)
     check_shape_and_dtype(array)
     observed = None if mask is None else check_mask(mask, array.shape)
     if np.ma.is_masked(array):
@@ -147,12 +147,12 @@ def clip(tensor: NDArray[Any]) -> NDArray[Any]:
     >>> clip([-1.0, 2.0]).tolist()
     [0.0, 2.0]
     """
-    array = _as_array(tensor)
+    array = as_array(tensor)
     clipped: NDArray[Any] = np.maximum(array, array.dtype.type(0))
     return clipped
 
 
-def _as_array(tensor: object, field: str = "tensor") -> NDArray[Any]:
+def as_array(tensor: object, field: str = "tensor") -> NDArray[Any]:
     """Convert lists, matrices and memory maps to plain arrays; masked arrays stay masked."""
     try:
         return tensor if isinstance(tensor, np.ma.MaskedArray) else np.asarray(tensor)

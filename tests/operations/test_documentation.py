@@ -272,6 +272,8 @@ def test_the_page_on_real_data_finds_the_dyes_and_the_dirty_cuvette() -> None:
     assert run_python("".join(snippets(REAL_DATA, "python")[:-1])).splitlines() == [
         "2520 readings are missing, relative error 0.068 over the others",
         "agreement with the three dyes 1.000, with zeros in their place 0.959",
+        "7% of the entries are zero along mode 1; the others predict 11 times their residual there",
+        "with zeros='missing', 2520 readings are missing",
         "sample 17 is fitted worst: 45 times the squared residual of the median",
         "relative error 0.040, agreement 1.000",
         "agreement of the scores with the amounts 1.000",
