@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, AwareDatetime, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, AwareDatetime, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
 from sparse_ncp.solvers import Result, Settings, State
 from sparse_ncp.solvers.metrics import NonzeroComponents, Sparsity
@@ -66,6 +66,29 @@ class Axis(FrozenModel):
 Axes: TypeAlias = tuple[Axis, ...]
 
 
+class ZeroMap(FrozenModel):
+    """Where fibres of zeros are, over one or two other modes."""
+
+    modes: tuple[int, ...] = Field(description="modes of the rows and columns, counted from 1: the longest other ones")
+    steps: tuple[int, ...] = Field(description="every how many indices of these modes the map has a row or column")
+    rows: tuple[tuple[int, ...], ...] = Field(description="1 where a fibre is zero throughout, else 0")
+
+
+class ZeroReport(FrozenModel):
+    """Fibres along one mode that are zero throughout, compared with a fit of all other entries."""
+
+    mode: int = Field(description="mode along which the fibres run, counted from 1")
+    entries: int = Field(description="number of entries in these fibres; an estimate for a large tensor")
+    share: float = Field(description="the same, as a fraction of the observed entries")
+    ratio: float = Field(description="size of the fit in these fibres, in units of its residual elsewhere")
+    level: float = Field(description="size of the fit in these fibres, in units of the readings elsewhere")
+    look_missing: bool = Field(description="whether the fit contradicts these zeros; then consider zeros: missing")
+    map: ZeroMap
+
+
+ZERO_REPORTS: TypeAdapter[tuple[ZeroReport, ...]] = TypeAdapter(tuple[ZeroReport, ...])
+
+
 class TensorRecord(FrozenModel):
     """A stored tensor and the statistics of its entries."""
 
@@ -82,6 +105,11 @@ class TensorRecord(FrozenModel):
     missing: int = Field(0, description="number of entries that are NaN")
     negative: int = Field(0, description="number of negative entries")
     axes: Axes | None = Field(None, description="labels of the modes; null if there are none, and in lists")
+    zeros: tuple[ZeroReport, ...] | None = Field(
+        None,
+        description="fibres of zeros, and whether they look like missing readings; null until a worker has looked for "
+        "them, a few seconds after the upload, and in lists",
+    )
     created_at: AwareDatetime
 
 

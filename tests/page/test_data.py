@@ -1,5 +1,7 @@
 """Data: a file is dropped, and its owner sees what is in it before anything runs."""
 
+import re
+
 import httpx
 import numpy as np
 from playwright.sync_api import expect
@@ -100,6 +102,22 @@ def test_axes_are_pasted_and_label_what_is_shown(visitor: Visitor, lab: httpx.Cl
     assert axes[1] == {"name": "emission", "unit": "nm", "values": list(range(300, 420, 4))}
     assert axes[2]["values"] == [0.5 * place for place in range(20)]
     assert visitor.drawn("[data-picture=Data]")[0]["y"] == axes[1]["values"]
+
+
+def test_zeros_that_look_missing_are_shown_and_left_out_by_one_click(visitor: Visitor, lab: httpx.Client) -> None:
+    tensor = np.abs(spectra(seed=4)) + 0.5
+    tensor[:, 8:16, 4:9] = 0
+    tensor[2, 5:8, 3] = 0.5
+    page = visitor.go(f"/tensors/{upload(lab, tensor, 'cut out')['id']}")
+    note = page.get_by_label("Zeros that look like missing readings")
+    expect(note).to_contain_text("320 entries are zero", timeout=20_000)
+    drawn = np.array(visitor.drawn("[aria-label^='Zeros, over']")[0]["z"])
+    assert (drawn == (tensor == 0).all(axis=0)).all()
+    note.get_by_role("link", name="Run with these as missing").click()
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page).to_have_url(re.compile("#/jobs/"))
+    [job] = lab.get("/v1/jobs", params={"limit": 1}).json()["items"]
+    assert job["settings"]["zeros"] == "missing"
 
 
 def test_tensors_are_found_renamed_and_deleted_after_a_question(visitor: Visitor, lab: httpx.Client) -> None:

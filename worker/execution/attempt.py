@@ -9,7 +9,7 @@ from typing import Literal
 
 from sparse_ncp.solvers import Clock, Diagnostics, State, diagnose, sweeps
 from sparse_ncp.solvers.metrics import psnr
-from sparse_ncp.solvers.runtime import PreparationStep, Resolved, Scan
+from sparse_ncp.solvers.runtime import PreparationStep, Resolved, Scan, mask_of_readings
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Claim, JobResult, Preparation, Progress
 from sparse_ncp.worker.errors import StoreFull, StoreUnavailable, Unavailable
@@ -261,10 +261,11 @@ class Attempt:
                 self._checkpoint(state)
             return stopping or self._heartbeat.lost or self._heartbeat.cancel_requested
 
+        tensor = self._inputs.open_tensor()
         return diagnose(
-            self._inputs.open_tensor(),
+            tensor,
             state.outcome()[0],
-            mask=self._inputs.mask(),
+            mask=mask_of_readings(tensor, self._claim.settings.zeros, self._inputs.mask()),
             threads=self._configuration.threads_per_job,
             cancelled=is_interrupted,
         )

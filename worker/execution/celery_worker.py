@@ -11,6 +11,7 @@ from celery import signals
 from sparse_ncp.solvers import METHODS, Settings, Stop, solve
 from sparse_ncp.worker.broker import celery_app
 from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.execution.inspections import InspectionThread
 from sparse_ncp.worker.execution.job_process import StopSignal
 from sparse_ncp.worker.execution.reaper import Reaper
 from sparse_ncp.worker.execution.study_endings import StudyEndingThread
@@ -40,7 +41,12 @@ def run_worker(configuration: Configuration, start_fd: int | None = None) -> int
     celery = celery_app(configuration)
     stopping = StopSignal()
     register(celery, configuration, stopping, name)
-    threads = (CleanupThread(configuration, name), Reaper(configuration, name), StudyEndingThread(configuration))
+    threads = (
+        CleanupThread(configuration, name),
+        Reaper(configuration, name),
+        StudyEndingThread(configuration),
+        InspectionThread(configuration),
+    )
     signals.worker_shutting_down.connect(lambda **_: stopping.set(), weak=False)
     for thread in threads:
         signals.worker_ready.connect(lambda thread=thread, **_: thread.start(), weak=False)

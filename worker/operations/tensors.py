@@ -10,7 +10,7 @@ from functools import partial
 from anyio import CancelScope, to_thread
 
 from sparse_ncp.solvers import InvalidInput
-from sparse_ncp.worker.contract import Axes, TensorRecord
+from sparse_ncp.worker.contract import ZERO_REPORTS, Axes, TensorRecord
 from sparse_ncp.worker.errors import InvalidJob, QuotaReached
 from sparse_ncp.worker.operations.receiving import ByteSource, write_upload
 from sparse_ncp.worker.operations.reservations import Reservation
@@ -119,6 +119,12 @@ class TensorOperations:
             upload.discard(self._records.is_content_unused)
             raise
         return record
+
+    def get(self, owner: str, id: str) -> TensorRecord:
+        """Return a tensor with the labels of its modes, and what is known of its zeros."""
+        record = self._records.get_labelled(owner, id)
+        report = self._store.zeros(record.sha256)
+        return record if report is None else record.model_copy(update={"zeros": ZERO_REPORTS.validate_json(report)})
 
     def open_content(self, owner: str, id: str) -> OpenFile:
         """Open the `.npy` file of a tensor."""

@@ -112,6 +112,15 @@ class TensorRecords:
         """Return whether no record has these bytes."""
         return int(self._redis.command("SCARD", keys.content(sha256))) == 0
 
+    def take_uninspected(self) -> str | None:
+        """Return the SHA-256 of a new tensor whose zeros are still to be inspected, and forget it; None without one."""
+        sha256: str | None = self._redis.command("SPOP", keys.UNINSPECTED)
+        return sha256
+
+    def return_uninspected(self, sha256: str) -> None:
+        """Have the zeros of a tensor inspected later."""
+        self._redis.command("SADD", keys.UNINSPECTED, sha256)
+
     def _read_existing(self, ids: Iterable[str]) -> tuple[TensorRecord, ...]:
         """Return the records that still exist, without those of a later release."""
         found = self._redis.commands(("HMGET", keys.tensor(id), "record", "version") for id in ids)

@@ -57,6 +57,14 @@ class Store:
         """Keep what was computed from a tensor for as long as the tensor itself. Does nothing if that is gone."""
         self._tensors.save_summary(sha256, content)
 
+    def zeros(self, sha256: str) -> bytes | None:
+        """Return what `save_zeros` was given for this tensor; None if there is none, or it is damaged."""
+        return self._tensors.zeros(sha256)
+
+    def save_zeros(self, sha256: str, content: bytes) -> None:
+        """Keep a report on the zeros of a tensor for as long as the tensor itself. Does nothing if that is gone."""
+        self._tensors.save_zeros(sha256, content)
+
     def verify_tensor(
         self, sha256: str, threads: int | None = None, on_progress: OnProgress | None = None
     ) -> Scan | None:

@@ -32,7 +32,14 @@ Answer = TypeVar("Answer")
 IsUnused: TypeAlias = Callable[[str], bool]
 
 FORMAT = 1
-MANIFEST, REMOVAL, SUMMARY, VERIFIED, PIN = "manifest.json", "removal.json", "summary.json", "verified.json", "pin-"
+MANIFEST, REMOVAL, SUMMARY, ZEROS, VERIFIED, PIN = (
+    "manifest.json",
+    "removal.json",
+    "summary.json",
+    "zeros.json",
+    "verified.json",
+    "pin-",
+)
 TOKEN, DIGEST = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{64}")
 # A pin, or bytes without a manifest, of this age belongs to an upload whose process died.
 ABANDONED_SECONDS = 3600.0
@@ -117,12 +124,27 @@ class Tensors:
 
     def summary(self, sha256: str) -> bytes | None:
         """Return what `save_summary` was given for this tensor; None if there is none, or it is damaged."""
-        digest, _, content = (self.read(f"tensors/{sha256}/{SUMMARY}") or b"").partition(b"\n")
-        return content if hashlib.sha256(content).hexdigest().encode() == digest else None
+        return self._computed(sha256, SUMMARY)
 
     def save_summary(self, sha256: str, content: bytes) -> None:
-        """Keep what was computed from a tensor for as long as the tensor itself."""
-        self._remember(sha256, SUMMARY, hashlib.sha256(content).hexdigest().encode() + b"\n" + content, flush=True)
+        """Keep a summary for as long as the tensor itself."""
+        self._save_computed(sha256, SUMMARY, content)
+
+    def zeros(self, sha256: str) -> bytes | None:
+        """Return what `save_zeros` was given for this tensor; None if there is none, or it is damaged."""
+        return self._computed(sha256, ZEROS)
+
+    def save_zeros(self, sha256: str, content: bytes) -> None:
+        """Keep a report on the zeros of a tensor for as long as the tensor itself."""
+        self._save_computed(sha256, ZEROS, content)
+
+    def _computed(self, sha256: str, name: str) -> bytes | None:
+        digest, _, content = (self.read(f"tensors/{sha256}/{name}") or b"").partition(b"\n")
+        return content if hashlib.sha256(content).hexdigest().encode() == digest else None
+
+    def _save_computed(self, sha256: str, name: str, content: bytes) -> None:
+        """Put something that was computed from a tensor beside it, after its digest."""
+        self._remember(sha256, name, hashlib.sha256(content).hexdigest().encode() + b"\n" + content, flush=True)
 
     def _remember(self, sha256: str, name: str, content: bytes, flush: bool) -> None:
         """Put a note beside a tensor, unless the tensor is gone by then."""

@@ -90,9 +90,9 @@ def list_tensors(
 
 
 @router.get("/{tensor_id}", response_model=TensorAnswer, responses=error_responses(404))
-def get_tensor(tensor_id: str, owner: Owner, records: Records) -> Response:
-    """The record of a tensor."""
-    return answer(records.tensors.get_labelled(owner, tensor_id))
+def get_tensor(tensor_id: str, owner: Owner, tensors: Tensors) -> Response:
+    """The record of a tensor, with its labels and what is known of its zeros."""
+    return answer(tensors.get(owner, tensor_id))
 
 
 @router.patch(

@@ -77,7 +77,13 @@ export async function show({ main, query, signal }) {
         mask: from.mask,
         fixed: from.fixed,
       });
-    else fields.set({ ...first, ...(query.rank && { rank: Number(query.rank) }), ...entriesOf(tensor()) });
+    else
+      fields.set({
+        ...first,
+        ...(query.rank && { rank: Number(query.rank) }),
+        ...entriesOf(tensor()),
+        zeros: query.zeros,
+      });
     replace(formPlace, fields.element);
     submit.textContent = words;
     replace(problems);

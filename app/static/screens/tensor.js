@@ -2,6 +2,7 @@
 
 import { address, getJson, send } from "../api/request.js";
 import { HistogramChart, ModeChart } from "../charts/bars.js";
+import { SliceChart } from "../charts/heatmap.js";
 import { axesEditor } from "../forms/axes-editor.js";
 import { confirm, rename } from "../components/dialog.js";
 import { card, choice, facts, h, replace } from "../components/element.js";
@@ -11,6 +12,9 @@ import { sliceView } from "../components/slice-view.js";
 import { go, link, route } from "../router.js";
 
 const MOST_IN_ONE_BIN = 0.7;
+// A worker looks at the zeros of a new tensor within seconds: how often to ask, and after how many milliseconds.
+const ZEROS_TRIES = 5;
+const ZEROS_PAUSE = 2000;
 
 export async function show({ main, parameters: { id }, query, signal }) {
   const path = `v1/tensors/${encodeURIComponent(id)}`;
@@ -26,6 +30,8 @@ export async function show({ main, parameters: { id }, query, signal }) {
       "Delete",
       () => send("DELETE", path),
     ).then((done) => done && go("/tensors"));
+  const zerosPlace = h("div", { class: "stack", "aria-live": "polite" });
+  showZeros(zerosPlace, tensor, path, signal);
   replace(
     main,
     h(
@@ -54,6 +60,7 @@ export async function show({ main, parameters: { id }, query, signal }) {
       ]),
       ...advice(tensor),
     ),
+    zerosPlace,
     h(
       "div",
       { class: "wide-left" },
@@ -100,6 +107,49 @@ function advice({ missing, negative }) {
       ),
     );
   return notes;
+}
+
+/** Show zeros that look like missing readings, once a worker has looked for them. */
+async function showZeros(place, tensor, path, signal) {
+  let found = tensor.zeros;
+  for (let tries = 0; found === null && tries < ZEROS_TRIES; tries += 1) {
+    await new Promise((resolve) => setTimeout(resolve, ZEROS_PAUSE));
+    if (signal.aborted) return;
+    found = (await getJson(path, { signal }).catch(() => tensor)).zeros;
+  }
+  const suspicious = (found ?? []).filter((report) => report.look_missing);
+  replace(place, ...suspicious.map((report) => zerosCard(report, tensor, signal)));
+}
+
+function zerosCard({ mode, entries, share, ratio, map }, tensor, signal) {
+  const drawing = h("div", { class: "chart small" });
+  const { modes, steps, rows } = map;
+  const slice = { shape: modes.length === 1 ? [rows[0].length] : [rows.length, rows[0].length], steps };
+  const over = modes.map((each) => modeName(tensor.axes, each)).join(" and ");
+  new SliceChart(drawing, `Zeros, over ${over}`, signal).draw({
+    slice: { ...slice, values: modes.length === 1 ? rows[0] : rows },
+    modes,
+    axes: tensor.axes,
+  });
+  return card(
+    "Zeros that look like missing readings",
+    [
+      h(
+        "a",
+        { class: "button", href: link("/new", { tensor: tensor.id, zeros: "missing" }) },
+        "Run with these as missing",
+      ),
+    ],
+    h(
+      "p",
+      { class: "note" },
+      `${count(entries, "entry is", "entries are")} zero (${percent(share, 1)}) all along `,
+      `${modeName(tensor.axes, mode)}, but a fit of the others expects ${whole(Math.round(ratio))} times its residual `,
+      "there. If these readings were cut out or not made, a run should leave them out. ",
+      "Nothing is changed unless you ask for it.",
+    ),
+    drawing,
+  );
 }
 
 function summaryCard(path, tensor, signal) {

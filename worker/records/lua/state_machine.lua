@@ -7,6 +7,7 @@ local SEQUENCE, SERVED, SERVING = 'ncp:sequence', 'ncp:served', 'ncp:serving'
 local QUEUED, COUNTS = 'ncp:queued', 'ncp:counts' -- since when each job waits; counters
 local OWNERS, WORKERS, DISCARDED = 'ncp:owners', 'ncp:workers', 'ncp:discarded'
 local UPLOADS = 'ncp:uploads' -- reservations of running uploads
+local UNINSPECTED = 'ncp:uninspected' -- contents of new tensors whose zeros are still to be inspected
 local PREPARING = 'ncp:preparing' -- recent progress of preparations
 local ENDING = 'ncp:ending' -- comparisons that lack only a recommendation, with the time of the next attempt to make it
 

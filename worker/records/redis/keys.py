@@ -20,6 +20,8 @@ UPLOADS = PREFIX + "uploads"
 PREPARING = PREFIX + "preparing"
 # Comparisons whose runs have ended and whose recommendation is being made.
 ENDING = PREFIX + "ending"
+# Contents of new tensors in which zeros that look missing are still to be looked for.
+UNINSPECTED = PREFIX + "uninspected"
 # Which worker has the turn to clean up; the name is older than the word.
 CLEANUP_TURN = PREFIX + "tidied"
 # What Celery keeps in the same Redis.

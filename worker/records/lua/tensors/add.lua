@@ -7,7 +7,9 @@ redis.call('HSET', key('tensor', id), 'version', VERSION, 'owner', owner, 'sha25
   'used_at', now())
 redis.call('ZADD', key('tensors', owner), redis.call('INCR', SEQUENCE), id)
 redis.call('HSET', names_of('tensor', owner), id, folded)
-redis.call('SADD', key('content', sha256), id)
+if redis.call('SADD', key('content', sha256), id) == 1 and redis.call('SCARD', key('content', sha256)) == 1 then
+  redis.call('SADD', UNINSPECTED, sha256)
+end
 redis.call('SADD', OWNERS, owner)
 add_usage(owner, 'tensor_bytes', nbytes)
 if upload ~= '' then redis.call('HDEL', UPLOADS, upload) end
