@@ -48,6 +48,7 @@ class RunFields(TypedDict, total=False):
     initial: Annotated[Reference | None, "start from the factors of this job"]
     missing: Annotated[Literal["refuse", "nan"], "nan: NaN marks an entry that was not observed"]
     negative: Annotated[Literal["refuse", "keep"], "keep: fit negative entries as they are"]
+    zeros: Annotated[Literal["readings", "missing"], "missing: leave out zeros that look like missing readings"]
     mask: Annotated[Reference | None, "a boolean tensor: true where an entry was observed"]
     fixed: Annotated[Mapping[str, Any] | None, 'keep these factors of a job: {"job_id": …, "modes": [2, 3]}']
     diagnose: Annotated[bool, "compute diagnostics of the model at the end of the run"]
