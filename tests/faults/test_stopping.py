@@ -1,5 +1,7 @@
 """SIGTERM, as in a deploy or a reboot: everything ends within half a minute and nothing is lost."""
 
+import subprocess
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -36,6 +38,18 @@ def test_a_stopping_worker_finishes_its_sweep_and_hands_its_job_back(tmp_path: P
         assert backend.records.workers.live_count() == 0
         with worker(configuration):
             assert backend.as_if_nothing_happened(job).attempt == 1
+
+
+def test_a_pool_child_exits_without_the_pause_of_billiard() -> None:
+    """It would sleep for a second in every stop of a worker, with nothing left to do."""
+    script = (
+        "import sys; from celery import signals; from celery.concurrency.prefork import process_destructor\n"
+        "from sparse_ncp.worker.execution.celery_worker import exit_at_once\n"
+        "signals.worker_process_shutdown.connect(exit_at_once)\n"
+        "process_destructor(0, 3)\n"
+        "sys.exit('still here')\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 3
 
 
 def test_an_accelerated_run_resumes_in_either_phase(backend: Backend) -> None:

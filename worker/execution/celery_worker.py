@@ -48,6 +48,7 @@ def run_worker(configuration: Configuration, start_fd: int | None = None) -> int
         InspectionThread(configuration),
     )
     signals.worker_shutting_down.connect(lambda **_: stopping.set(), weak=False)
+    signals.worker_process_shutdown.connect(exit_at_once, weak=False)
     for thread in threads:
         signals.worker_ready.connect(lambda thread=thread, **_: thread.start(), weak=False)
         signals.worker_shutdown.connect(lambda thread=thread, **_: thread.end(), weak=False)
@@ -63,6 +64,11 @@ def run_worker(configuration: Configuration, start_fd: int | None = None) -> int
     )
     worker.start()
     return 0
+
+
+def exit_at_once(exitcode: int, **_: object) -> None:
+    """End a pool child whose last task is done, instead of letting billiard wait a second before it does the same."""
+    os._exit(exitcode)
 
 
 def warm() -> None:
