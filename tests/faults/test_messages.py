@@ -91,7 +91,7 @@ def test_a_running_job_is_never_delivered_again(tmp_path: Path) -> None:
 
 
 def test_a_worker_that_does_not_hear_its_calls_ends_to_be_replaced(tmp_path: Path) -> None:
-    with embedded_redis(tmp_path, lease_seconds=2.0) as configuration:
+    with embedded_redis(tmp_path, lease_seconds=2.0, stalled_seconds=4.0) as configuration:
         backend = Backend(configuration)
         with worker(configuration, "tests.support.faulty_worker", "deaf") as deaf:
             job = backend.submit(**SHORT)

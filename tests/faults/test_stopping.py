@@ -79,9 +79,11 @@ def is_in(backend: Backend, job: Job, phase: str) -> bool:
 def test_a_sweep_that_takes_longer_than_the_grace_is_left_and_costs_no_attempt(tmp_path: Path) -> None:
     with embedded_redis(tmp_path, stop_seconds=0.1, threads=1) as configuration:
         backend = Backend(configuration)
-        large = put(backend.records, backend.store, random_tensor(250, 250, 250))
+        # A sweep of half a minute: a busy machine takes its time to stop a worker.
+        large = put(backend.records, backend.store, random_tensor(40_000, 20, 20))
         with worker(configuration) as running:
-            job, _ = queue_job(backend.records, "local", request(large, rank=300, method="mu"))
+            settings = request(large, rank=60, method="apg", inner_passes=1000)
+            job, _ = queue_job(backend.records, "local", settings)
             wake_worker(configuration)
             computing = job_process(running.pid)
             wait_for(lambda: computing.num_threads() > 3, what="the job to have begun")
