@@ -4,6 +4,7 @@ BIN := $(VENV)/bin
 
 MINUTES ?= 5
 DURATIONS := --durations=20
+WAITING := --numprocesses 4 --dist loadfile --no-loadscope-reorder
 
 .PHONY: serve demo quick test lint page-lint language bench bench-page bench-service faults fuzz chaos docs hashes clean
 
@@ -17,12 +18,12 @@ demo: $(VENV)/server
 quick: lint
 	$(BIN)/pytest --quick --hypothesis-profile=quick --numprocesses 2 tests/solvers tests/contracts tests/jobs tests/clients
 
+# Tests of the solvers compute: one process for each of two cores. The others wait as long as they compute, for leases, restarts and
+# the network, so twice as many share the cores. Files go to the processes in the order given, those that wait longest first.
 test: lint
 	$(BIN)/pytest $(DURATIONS) --numprocesses 2 tests/solvers
-	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/contracts tests/jobs tests/api tests/security tests/operations
-	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/clients
-	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/page
-	$(MAKE) faults
+	$(BIN)/pytest $(DURATIONS) $(WAITING) tests/faults tests/clients tests/operations tests/api tests/security tests/jobs tests/contracts
+	$(BIN)/pytest $(DURATIONS) $(WAITING) tests/page
 
 lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
@@ -53,7 +54,7 @@ fuzz: $(VENV)/installed
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED))
 
 faults: $(VENV)/installed
-	$(BIN)/pytest $(DURATIONS) --numprocesses 2 --dist loadfile tests/faults
+	$(BIN)/pytest $(DURATIONS) $(WAITING) tests/faults
 
 # The documentation site, in site/: nothing in it comes from another server, and every link is checked.
 docs: $(VENV)/installed
