@@ -30,7 +30,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the client into a folder; its dependencies are taken from this environment."""
     folder, source = tmp_path_factory.mktemp("alone"), tmp_path_factory.mktemp("source") / "ncp_client"
     shutil.copytree(ROOT / "ncp_client", source, ignore=shutil.ignore_patterns("__pycache__"))  # pip builds in place
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(folder)]
     ran = subprocess.run([*pip, str(source)], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
     return folder
@@ -220,7 +220,7 @@ def test_the_server_works_beside_a_package_with_common_names(
     wheels: dict[str, Path], order: tuple[str, ...], tmp_path: Path
 ) -> None:
     folder = tmp_path / "installed"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(folder)]
     for name in order:
         ran = subprocess.run([*pip, str(wheels[name])], capture_output=True, text=True, check=False)
         assert (ran.returncode, ran.stderr) == (0, ""), ran.stderr  # pip warns of files that it replaces

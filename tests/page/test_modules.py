@@ -3,13 +3,16 @@
 import base64
 import hashlib
 import io
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from playwright.sync_api import Browser
 
 from tests.support.api import npy
-from tests.support.browser import Visitor
+from tests.support.browser import Visitor, visit
+from tests.support.stack import Server
 
 LOAD = "const module = await import(new URL(path, document.querySelector('script[type=module]').src)); "
 
@@ -19,10 +22,13 @@ def run(visitor: Visitor, path: str, body: str, value: Any = None) -> Any:
     return visitor.page.evaluate(f"async ([path, value]) => {{ {LOAD} {body} }}", [path, value])
 
 
-@pytest.fixture(autouse=True)
-def opened(visitor: Visitor) -> None:
-    visitor.go("/")
-    visitor.heading("Data")
+@pytest.fixture(scope="module")
+def visitor(browser: Browser, lab_server: Server) -> Iterator[Visitor]:
+    """One opened page for all tests of this file, which call functions and change nothing."""
+    with visit(browser, lab_server.address) as made:
+        made.go("/")
+        made.heading("Data")
+        yield made
 
 
 @pytest.mark.parametrize("length", [0, 1, 55, 56, 63, 64, 65, 119, 120, 1000, 70_001])
