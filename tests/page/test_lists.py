@@ -80,7 +80,7 @@ def test_jobs_are_compared_in_one_chart_with_only_the_settings_that_differ(visit
 def test_factors_are_offered_in_every_format(visitor: Visitor, lab: httpx.Client) -> None:
     job = two_jobs(lab, "taken home")[0]
     page = visitor.go(f"/jobs/{job['id']}")
-    page.get_by_role("button", name="Download").click()
+    page.get_by_role("button", name="Download", exact=True).click()
     dialog = page.get_by_role("dialog")
     link = dialog.get_by_role("link", name="Download the factors")
     for kind in ("npz", "mat", "csv", "nc"):
