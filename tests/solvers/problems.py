@@ -5,6 +5,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
+from hypothesis import settings as hypothesis_settings
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers import METHODS, Result, Settings, solve, synthetic
@@ -39,6 +40,11 @@ VARIANTS: list[Variant] = [
 
 def name_of(variant: Variant) -> str:
     return "-".join(str(value) for value in variant.values())
+
+
+def examples(count: int) -> int:
+    """Return the number of examples of a property test: `count` where the profile has hypothesis's usual 100."""
+    return max(1, count * hypothesis_settings().max_examples // 100)
 
 
 def planted(order: int = 3, rank: int = 3, seed: int = 0, snr_db: float = 30.0) -> synthetic.Synthetic:

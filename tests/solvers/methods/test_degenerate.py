@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sparse_ncp.solvers import METHODS, Result, Settings, solve, synthetic
-from tests.solvers.problems import against_advice, planted, run
+from tests.solvers.problems import against_advice, examples, planted, run
 
 pytestmark = against_advice
 
@@ -120,7 +120,7 @@ def test_als_in_single_precision_survives_columns_that_coincide(shape: tuple[int
     rescale=st.booleans(),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow])
 def test_what_validates_runs(shape: list[int], seed: int, **fields: Any) -> None:
     X = np.maximum(0, np.random.default_rng(seed).standard_normal(shape))
     X.flat[0] = 1.0

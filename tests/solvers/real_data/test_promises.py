@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sparse_ncp.solvers import METHODS, Result, Settings, State, estimate_memory, solve, sweeps, synthetic
 from sparse_ncp.solvers.tensor.products import Array
-from tests.solvers.problems import SHAPES, Layout, against_advice, planted
+from tests.solvers.problems import SHAPES, Layout, against_advice, examples, planted
 from tests.solvers.real_data.patterns import PATTERNS, holed, missing_in, model
 
 # Small tensors have rows with few observed entries; the advice on them has its own test.
@@ -38,7 +38,7 @@ def gappy(name: str = "band and few", order: int = 3, dtype: Any = np.float64) -
 
 
 @against_advice
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     method=st.sampled_from(MONOTONE),
     beta=st.sampled_from([0.0, 0.5]),

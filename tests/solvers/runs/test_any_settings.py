@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from sparse_ncp.solvers import METHODS, AdviceWarning, InvalidInput, Result, Settings, State, estimate_memory, sweeps
+from tests.solvers.problems import examples
 
 WEIGHT = st.one_of(st.just(0.0), st.floats(1e-6, 1e3), st.floats(1e-50, 1e50))
 SPARSITY = st.one_of(st.just("auto"), st.floats(1e-4, 0.9))
@@ -107,7 +108,7 @@ def run(tensor: NDArray[Any], asked: Settings, resume: State | None = None) -> l
         return list(sweeps(tensor, asked, resume=resume, threads=1))
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(st.data())
 def test_what_validates_runs(data: st.DataObject) -> None:
     tensor = data.draw(tensors(), "tensor")
@@ -127,7 +128,7 @@ def test_what_validates_runs(data: st.DataObject) -> None:
     assert result.stop_reason in ("tolerance", "max_iterations", "max_seconds")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(st.data())
 def test_what_validates_is_resumed_to_the_same_bits(data: st.DataObject) -> None:
     """From any state on the way, saved and read again."""

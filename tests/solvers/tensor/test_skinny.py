@@ -20,6 +20,7 @@ from sparse_ncp.solvers.tensor.gemm.protocol import Side
 from sparse_ncp.solvers.tensor.gemm.skinny import SkinnyGemm, gemm_for
 from sparse_ncp.solvers.tensor.products import LINE, Array, aligned, khatri_rao
 from sparse_ncp.solvers.tensor.threads import Threads
+from tests.solvers.problems import examples
 
 TOLERANCE = {np.dtype(np.float64): 1e-13, np.dtype(np.float32): 2e-5}
 
@@ -60,7 +61,7 @@ def both(blocks: Blocks, threads: int, W: Array, V: Array) -> list[Array]:
         return found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     case=splits(),
     rank=st.integers(1, 70),
