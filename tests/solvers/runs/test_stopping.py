@@ -67,7 +67,8 @@ def test_every_limit_is_named(method: str) -> None:
 def test_max_seconds_is_honoured_within_one_sweep() -> None:
     result = solve(X, Settings(rank=3, method="mu", stop={"tolerance": 0.0, "max_seconds": 0.05}))
     assert result.stop_reason == "max_seconds"
-    assert result.history.seconds[-1] >= 0.05 > result.history.seconds[-2]
+    *before, last = result.history.seconds
+    assert last >= 0.05 > max(before, default=0)  # on a busy machine one sweep may take that long
 
 
 def test_the_clock_stands_while_the_caller_thinks() -> None:
