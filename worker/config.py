@@ -89,17 +89,26 @@ class Configuration(BaseSettings):
         gt=0,
         description="time that a cancelled job has to finish its sweep before it is killed; its checkpoint is kept",
     )
+    start_seconds: float = Field(
+        600, gt=0, description="time that `ncp serve` has to become ready; the first start compiles the solvers"
+    )
     stop_seconds: float = Field(
         60, gt=0, description="time that a stopping worker has to save its jobs and return them to the queue"
     )
     grace_seconds: float = Field(
         15, gt=0, description="time a sweep may still take when its worker stops, at most half of `NCP_STOP_SECONDS`"
     )
+    drain_seconds: int = Field(
+        10, ge=1, description="time that downloads and uploads may still take when the server stops"
+    )
     reaper_seconds: float = Field(
         5, gt=0, description="time between two searches for jobs of dead workers, at most a third of a lease"
     )
     stalled_seconds: float = Field(
         20, gt=0, description="an idle worker that takes no messages for this long, or for two leases, is restarted"
+    )
+    verify_days: float = Field(
+        7, ge=0, description="a job checks a large tensor against its SHA-256 if that was last done this many days ago"
     )
     storage_retry_seconds: float = Field(
         1, gt=0, description="time between two attempts to use a disk that is full or unavailable"

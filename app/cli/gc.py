@@ -15,6 +15,7 @@ from sparse_ncp.worker.processes import stop
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.local import open_store
 
+# For the Redis that this command has started: as in the launcher.
 STOP_SECONDS = 10.0
 KINDS = {"study": "studies", "job": "jobs", "tensor": "tensors", "file": "files"}
 

@@ -23,7 +23,7 @@ from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Usage
 from sparse_ncp.worker.owner_limits import FrozenModel, Limits
 
-# Attempts to sign in from one address: ten at once, then one a second.
+# Attempts to sign in from one address: ten at once, then one a second. Enough for people; too few to guess a key of 32 random bytes.
 ATTEMPTS_PER_SECOND = 1.0
 router = APIRouter(tags=["server"])
 

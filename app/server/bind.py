@@ -8,7 +8,7 @@ from sparse_ncp.app.auth.hosts import is_loopback
 from sparse_ncp.app.server.errors import StartupError
 from sparse_ncp.worker.config import Configuration
 
-# Connections that wait while the API restarts.
+# Connections that wait while the API restarts. The kernel lowers it to its own limit, net.core.somaxconn.
 BACKLOG = 2048
 
 

@@ -12,6 +12,7 @@ from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.store.files import atomic_write, locked, private_file, private_folder
 from sparse_ncp.worker.store.local_blobs import holds_files
 
+# The last child of a killed server is gone within this time.
 PATIENCE_SECONDS = 2.0
 NAME = "address"
 

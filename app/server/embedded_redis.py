@@ -19,7 +19,9 @@ from sparse_ncp.worker.store.files import private_folder
 
 # The kernel's limit for the path of a unix socket, its closing zero included.
 SOCKET_PATH_LIMIT = 107
+# Without an answer for this long, Redis did not start. While it loads its log, it answers that it does.
 READY_SECONDS = 20.0
+# One question of these: Redis may be busy with its log.
 PING_SECONDS = 2.0
 # The file with its address, for commands that join a running server.
 ADDRESS = "address"

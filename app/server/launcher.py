@@ -27,10 +27,13 @@ from sparse_ncp.worker.processes import StartSignal, start, stop
 
 # A process that dies again and again waits longer and longer, until it has lived for a while.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, LIVED_SECONDS = 0.2, 10.0, 60.0
-# A first start on a slow machine compiles every kernel.
-READY_SECONDS = 180.0
-API_STOP_SECONDS = 15.0
+# A start that takes longer than this says why.
+LONG_START_SECONDS = 10.0
+# The API needs this long to stop, beyond the time that its transfers have.
+API_STOP_SECONDS = 5.0
+# Redis needs milliseconds to stop, unless a slow disk is still flushing its log.
 REDIS_STOP_SECONDS = 10.0
+# Often enough that a restart is hardly noticed; each look is a system call per process.
 POLL_SECONDS = 0.1
 log = logging.getLogger("ncp.serve")
 
@@ -128,9 +131,10 @@ class Launcher:
         worker = [*command, "worker", "--start-fd", str(ready)]
         api = [*command, "api", "--start-fd", str(ready), "--fd", str(fd)]
         worker_seconds = self._configuration.stop_seconds
+        api_seconds = self._configuration.drain_seconds + API_STOP_SECONDS
         self._processes += [
             SupervisedProcess("worker", lambda: start(worker, environment, [self._lock, ready]), worker_seconds),
-            SupervisedProcess("api", lambda: start(api, environment, [fd, ready]), API_STOP_SECONDS),
+            SupervisedProcess("api", lambda: start(api, environment, [fd, ready]), api_seconds),
         ]
         if self._redis_socket is not None:
             self._start_redis(self._redis_socket)
@@ -162,7 +166,7 @@ class Launcher:
 
     def _wait_until_ready(self) -> None:
         """Print the address once a request is answered and a worker is there."""
-        deadline = time.monotonic() + READY_SECONDS
+        seconds, started, explained = self._configuration.start_seconds, time.monotonic(), False
         while not self._stop.is_set():
             dead = next((process.name for process in self._processes if not process.is_alive), None)
             if dead is not None:
@@ -171,8 +175,14 @@ class Launcher:
                 write_address_file(self._configuration.data, self._address)
                 print(f"ncp is ready at {self._address}", flush=True)
                 return
-            if time.monotonic() > deadline:
-                raise NotReady(f"the server is not ready after {READY_SECONDS:.0f} s, see its messages above")
+            waited = time.monotonic() - started
+            if waited > seconds:
+                raise NotReady(
+                    f"the server is not ready after {seconds:g} s; see its messages above, or raise NCP_START_SECONDS"
+                )
+            if waited > LONG_START_SECONDS and not explained:
+                log.info("the first start compiles the solvers, which can take minutes on a busy machine")
+                explained = True
             self._stop.wait(POLL_SECONDS)
 
     def handle_signal(self, _number: int, _frame: FrameType | None) -> None:

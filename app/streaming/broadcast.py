@@ -19,10 +19,13 @@ from sparse_ncp.worker.records.events import START, EventRecords, parse_event_id
 
 # A new subscription joins the read after this time at the latest.
 BLOCK_MILLISECONDS = 100
+# Entries read at once, of each job.
 BATCH = 1000
+# Pause after Redis did not answer.
 RETRY_SECONDS = 1.0
+# Recorded events read at once: a client that starts from the beginning must not hold a whole history in memory.
 PAGE = 500
-# How often the caller of an open stream is identified again: a revoked key ends it.
+# How often the caller of an open stream is identified again, so that a revoked key ends it. Reads a file each time.
 IDENTIFY_SECONDS = 20.0
 log = logging.getLogger("ncp.live")
 

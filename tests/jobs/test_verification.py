@@ -14,14 +14,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from sparse_ncp.solvers import Settings
 from sparse_ncp.solvers.tensor.scan import CHUNK, CHUNKS_PER_RUN, Scan, scan
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.contract import Claim
 from sparse_ncp.worker.errors import CorruptFile
+from sparse_ncp.worker.execution.inputs import Inputs, StorageRetry
 from sparse_ncp.worker.store import local_blobs, tensors, verification
 from sparse_ncp.worker.store.local import LocalStore
 from sparse_ncp.worker.store.local_blobs import SETTLED_NANOSECONDS
 from sparse_ncp.worker.store.tensors import LARGE_CHUNK
-from sparse_ncp.worker.store.verification import VALID_SECONDS, Verified
+from sparse_ncp.worker.store.verification import Verified
 from tests.support.jobs import npy, random_tensor
 
 
@@ -157,7 +161,7 @@ def test_a_damaged_note_or_anothers_is_not_believed(store: LocalStore, readings:
         assert readings == [ours]
 
 
-@pytest.mark.parametrize(("age", "read"), [(VALID_SECONDS - 60, False), (VALID_SECONDS, True), (-60, True)])
+@pytest.mark.parametrize(("age", "read"), [(3540, False), (3600, True), (-60, True)])
 def test_a_file_is_read_again_after_a_while(store: LocalStore, readings: list[str], age: float, read: bool) -> None:
     """And where the clock has been set back since."""
     sha256 = kept(store, random_tensor(4, 5, 6))
@@ -166,8 +170,25 @@ def test_a_file_is_read_again_after_a_while(store: LocalStore, readings: list[st
     assert found is not None
     note(store, sha256).write_bytes(replace(found, checked_at=time.time() - age).to_bytes(sha256))
     readings.clear()
-    store.verify_tensor(sha256)
+    store.verify_tensor(sha256, valid_seconds=3600)
     assert readings == [sha256] * read
+
+
+@pytest.mark.parametrize(("days", "readings_expected"), [(7, 1), (0, 2)])
+def test_an_attempt_checks_again_after_the_configured_days(
+    store: LocalStore, readings: list[str], days: float, readings_expected: int
+) -> None:
+    sha256 = kept(store, random_tensor(4, 5, 6))
+    claim = Claim(
+        job_id="job", owner="local", request_id=None, fence=1, attempt=1, sha256=sha256, initial_job_id=None,
+        mask_sha256=None, fixed=None, settings=Settings(rank=1, method="als"), checkpoint=None, published=None,
+        spent_seconds=0,
+    )  # fmt: skip
+    retry = StorageRetry("job", lambda: True, 0.01)
+    inputs = Inputs(claim, store, Configuration(verify_days=days), retry)
+    for _ in range(2):
+        assert inputs.verify(lambda _: None) == scanned(random_tensor(4, 5, 6))
+    assert len(readings) == readings_expected
 
 
 def test_what_another_kind_of_machine_scanned_is_scanned_again_but_not_hashed(

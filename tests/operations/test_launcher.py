@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from sparse_ncp.app.server.embedded_redis import find_server
 from sparse_ncp.worker.broker import wake_worker
@@ -99,6 +100,17 @@ def test_a_port_in_use_is_one_clear_line_and_exit_code_two(tmp_path: Path) -> No
         f"ncp: port {port} on 127.0.0.1 cannot be used (Address already in use); choose another with --port or NCP_PORT"
     ]
     assert not (tmp_path / "data").exists()
+
+
+def test_a_start_that_takes_too_long_is_ended_and_names_its_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCP_START_SECONDS", "0.001")
+    refused = serve(tmp_path / "data", "--port", "0")
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1] == (
+        "ncp: the server is not ready after 0.001 s; see its messages above, or raise NCP_START_SECONDS"
+    )
 
 
 def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class Attempt:
         self._must_stop = must_stop
         pause_seconds = configuration.storage_retry_seconds
         self._retry = StorageRetry(claim.job_id, lambda: must_stop() or heartbeat.lost, pause_seconds)
-        self._inputs = Inputs(claim, store, configuration.threads_per_job, self._retry)
+        self._inputs = Inputs(claim, store, configuration, self._retry)
         self._checkpoint_due = time.monotonic() + configuration.checkpoint_seconds
         self._published = claim.published.iteration if claim.published else 0
         self._notes: tuple[str, ...] = ()

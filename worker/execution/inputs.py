@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.runtime import Array, Booleans, Float64, Scan
+from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Claim
 from sparse_ncp.worker.errors import StoreFull, StoreUnavailable
 from sparse_ncp.worker.store.store import Store
@@ -50,10 +51,10 @@ class StorageRetry:
 class Inputs:
     """Everything that an attempt reads before its first sweep."""
 
-    def __init__(self, claim: Claim, store: Store, threads: int, retry: StorageRetry) -> None:
+    def __init__(self, claim: Claim, store: Store, configuration: Configuration, retry: StorageRetry) -> None:
         self._claim = claim
         self._store = store
-        self._threads = threads
+        self._configuration = configuration
         self._retry = retry
 
     def verify(self, on_progress: Callable[[float], None]) -> Scan | None:
@@ -71,10 +72,11 @@ class Inputs:
         """
         claim = self._claim
         checked = [claim.sha256] if claim.mask_sha256 is None else [claim.sha256, claim.mask_sha256]
+        threads, valid_seconds = self._configuration.threads_per_job, 86_400 * self._configuration.verify_days
         scans = []
         for sha256 in checked:
             on_progress(0.0)
-            scans.append(self._retry(partial(self._store.verify_tensor, sha256, self._threads, on_progress)))
+            scans.append(self._retry(partial(self._store.verify_tensor, sha256, threads, on_progress, valid_seconds)))
         return scans[0]
 
     def open_tensor(self) -> NDArray[Any]:

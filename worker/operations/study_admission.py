@@ -16,7 +16,7 @@ from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.store import Store
 from sparse_ncp.worker.study_contract import LISTS, ChooseRequest, CompareFields, ReferenceFactor, StudyRequest
 
-# The limit on runs where none is configured.
+# The limit on runs where none is configured. Redis takes a million arguments at once, and each run needs seven.
 MOST_RUNS = 100_000
 # A choice keeps this many copies of its tensor in double precision.
 COPIES = 10

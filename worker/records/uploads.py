@@ -5,7 +5,7 @@ from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
 
-# A reservation that is not renewed for this long expires: its API process has died.
+# A reservation that is not renewed for this long expires: its API process has died. A live one renews it six times.
 EXPIRY_SECONDS = 180.0
 
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
 
-# A worker without a heartbeat for this many leases is forgotten.
+# A worker without a heartbeat for this many leases is forgotten. It has long lost its jobs, after one.
 FORGOTTEN_LEASES = 4
 # A lease that ends later than this was given before a backward step of the clock. Other workers may have longer leases.
 LONGEST_LEASES = 4

@@ -1,5 +1,6 @@
 """The arrays and files of one server, on any `Blobs`: tensors under their SHA-256, and the files of every job."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
@@ -66,16 +67,22 @@ class Store:
         self._tensors.save_zeros(sha256, content)
 
     def verify_tensor(
-        self, sha256: str, threads: int | None = None, on_progress: OnProgress | None = None
+        self,
+        sha256: str,
+        threads: int | None = None,
+        on_progress: OnProgress | None = None,
+        valid_seconds: float = math.inf,
     ) -> Scan | None:
         """Check that the bytes are those that were uploaded, and return what a scan finds in them, if one was made.
+
+        A check of unchanged bytes is valid for `valid_seconds`.
 
         Raises
         ------
         CorruptFile
             The bytes were altered.
         """
-        return self._tensors.verify(sha256, threads, on_progress)
+        return self._tensors.verify(sha256, threads, on_progress, valid_seconds)
 
     def remove_tensor(self, sha256: str, is_unused: IsUnused) -> bool:
         """Remove the bytes unless a record names them, or an upload that is adding its record."""

@@ -11,6 +11,7 @@ its pin there already, and one that comes later publishes its own bytes.
 import hashlib
 import json
 import logging
+import math
 import re
 import secrets
 from collections.abc import Callable, Iterator
@@ -153,8 +154,25 @@ class Tensors:
             if self.find(sha256) is None:
                 self._blobs.delete(f"tensors/{sha256}/{name}")
 
-    def verify(self, sha256: str, threads: int | None = None, on_progress: OnProgress | None = None) -> Scan | None:
+    def verify(
+        self,
+        sha256: str,
+        threads: int | None = None,
+        on_progress: OnProgress | None = None,
+        valid_seconds: float = math.inf,
+    ) -> Scan | None:
         """Compare the bytes with their digest: a disk may damage them, or a person. Unchanged ones are read once.
+
+        Parameters
+        ----------
+        sha256 : str
+            The tensor.
+        threads : int, optional
+            How many threads scan the tensor.
+        on_progress : callable, optional
+            Called with the fraction of the bytes that has been read.
+        valid_seconds : float, optional
+            After this time even unchanged bytes are read again.
 
         Returns
         -------
@@ -180,7 +198,7 @@ class Tensors:
         else:
             note = self.read(f"tensors/{sha256}/{VERIFIED}")
             remembered = None if note is None else Verified.from_bytes(note, sha256)
-            if remembered is not None and remembered.holds_for(blob):
+            if remembered is not None and remembered.holds_for(blob, valid_seconds):
                 return remembered.known
             found = self._scan(blob.name, sha256, threads, on_progress)
             intact = found is not None

@@ -25,8 +25,6 @@ from sparse_ncp.worker.store.npy_validation import read_header
 
 # Checking a smaller file takes hundredths of a second, and is not remembered.
 LEAST_BYTES = 1 << 24
-# Damage that does not show in the version of a blob is noticed after this time.
-VALID_SECONDS = 7 * 86400.0
 # The version of the notes; those of another one are ignored.
 FORMAT = 2
 
@@ -46,10 +44,10 @@ class Verified:
         """Return what may be remembered; None if a change of the blob could go unnoticed."""
         return None if blob.version is None else cls(blob.name, blob.version, time.time(), machine_signature(), found)
 
-    def holds_for(self, blob: Blob) -> bool:
-        """Whether the blob need not be read again."""
+    def holds_for(self, blob: Blob, valid_seconds: float) -> bool:
+        """Whether the blob need not be read again: it has not changed, and the check is not too long ago."""
         same = (blob.name, blob.version) == (self.blob, self.version)
-        return same and 0 <= time.time() - self.checked_at < VALID_SECONDS
+        return same and 0 <= time.time() - self.checked_at < valid_seconds
 
     @property
     def known(self) -> Scan | None:

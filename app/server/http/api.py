@@ -19,8 +19,6 @@ from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.logs import configure_logging
 from sparse_ncp.worker.processes import wait_for_start
 
-# How long downloads and uploads may take to finish once the server is stopping.
-GRACE_SECONDS = 10
 # A request makes hundreds of objects and few cycles: with the default of 700, a tenth of its time was collection.
 YOUNG_OBJECTS = 10_000
 log = logging.getLogger("ncp.server")
@@ -73,7 +71,7 @@ def uvicorn_config(app: FastAPI, configuration: Configuration, files: int) -> uv
         ws="none",
         log_config=None,
         access_log=False,
-        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_graceful_shutdown=configuration.drain_seconds,
         server_header=False,
     )
     is_proxy = _TrustedHosts(config.forwarded_allow_ips).__contains__  # whose X-Forwarded-For uvicorn believes

@@ -12,8 +12,9 @@ from sparse_ncp.app.server.http.buffered_body import BufferedBody
 from sparse_ncp.app.server.http.connection_limits import ConnectionLimits
 from sparse_ncp.app.streaming.body import EXTENSION
 
+# As much as nginx accepts; httptools has no limit.
 HEADER_BYTES = 32 << 10
-# A client that sends or reads less than this in NCP_SLOW_SECONDS is disconnected.
+# A client that sends or reads less than this in NCP_SLOW_SECONDS is disconnected. That setting alone gives the rate.
 MIN_BYTES = 16 << 10
 # Pieces of a body from this size on pause reading in uvicorn until they are taken.
 LARGE_PIECE = 64 << 10

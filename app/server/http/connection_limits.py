@@ -11,9 +11,11 @@ from sparse_ncp.worker.config import Configuration
 
 # Files reserved for everything but connections: the store, Redis, logs.
 OTHER_FILES = 256
+# Every connection costs memory, whatever the system allows.
 LARGEST_FILE_LIMIT = 1 << 16
 # The rest of the connections is reserved for authenticated ones.
 SHARE_WITHOUT_KEY = 0.75
+# One line for all connections refused in this time: an attack must not fill the log.
 LOG_SECONDS = 10.0
 Bound = Literal["address", "all"]
 log = logging.getLogger("ncp.connection")

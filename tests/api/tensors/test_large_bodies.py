@@ -211,9 +211,8 @@ def test_a_client_waits_while_the_disk_does(
 
 
 def test_a_server_that_stops_ends_an_upload_that_does_not(configuration: Configuration) -> None:
-    content = tensor_of(8 * CHUNK)
-    with running_api(configuration) as stopping, connected(stopping) as connection:
-        stopping.server.config.timeout_graceful_shutdown = 1
+    content, hasty = tensor_of(8 * CHUNK), configuration.model_copy(update={"drain_seconds": 1})
+    with running_api(hasty) as stopping, connected(stopping) as connection:
         connection.sendall(head(len(content)) + content[: 5 * CHUNK])
         wait_for(lambda: _written(configuration), 10, "the upload to begin")
         stopping.server.should_exit = True
