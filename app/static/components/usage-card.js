@@ -56,10 +56,10 @@ function usageFacts({
           .join(", "),
       ],
       ["Computing time", seconds(computed)],
-      limits.rank && ["Largest rank", whole(limits.rank)],
-      limits.job_seconds && ["Longest job", seconds(limits.job_seconds)],
-      limits.tensor_bytes && ["Largest tensor", bytes(limits.tensor_bytes)],
-      limits.requests_per_second && ["Requests", `${whole(limits.requests_per_second)} a second`],
+      limits.rank && ["Largest rank allowed", whole(limits.rank)],
+      limits.job_seconds && ["Longest job allowed", seconds(limits.job_seconds)],
+      limits.tensor_bytes && ["Largest upload allowed", bytes(limits.tensor_bytes)],
+      limits.requests_per_second && ["Requests allowed", `${whole(limits.requests_per_second)} a second`],
     ]),
   ];
 }

@@ -54,7 +54,7 @@ export async function show({ main, parameters: { id }, signal }) {
     { class: "chart tall", dataset: { chart: "convergence" } },
     h("p", { class: "waiting" }, "Waiting for the first iteration"),
   );
-  let alive = null;
+  let checkpoint = null;
   let chart = null;
 
   replace(
@@ -82,6 +82,7 @@ export async function show({ main, parameters: { id }, signal }) {
           h("a", { href: link(`/tensors/${tensor.id}`) }, tensor.name ?? tensor.id),
           ` (${shape(tensor.shape)})`,
         ),
+      job.study_id && h("p", {}, "It is a run of ", h("a", { href: link(`/studies/${job.study_id}`) }, "a study"), "."),
     ),
   );
 
@@ -90,7 +91,7 @@ export async function show({ main, parameters: { id }, signal }) {
     cancelAnimationFrame(frame);
     frame = requestAnimationFrame(() => {
       heading.show(job);
-      replace(numbers, facts(jobFacts(job, series, alive)));
+      replace(numbers, facts(jobFacts(job, series, checkpoint)));
       if (!series.length) {
         if (!LIVE.includes(job.state))
           replace(drawing, h("p", { class: "waiting" }, "It ended before its first iteration."));
@@ -140,8 +141,8 @@ export async function show({ main, parameters: { id }, signal }) {
     });
     if (tensor)
       poll(LOOK_AT_FACTORS, signal, async () => {
-        if (job.state === "running" && job.factors_iteration > (alive?.iteration ?? 0)) {
-          alive = (await checkpointSummary(path, job, tensor, signal)) ?? alive;
+        if (job.state === "running" && job.factors_iteration > (checkpoint?.iteration ?? 0)) {
+          checkpoint = (await checkpointSummary(path, job, tensor, signal)) ?? checkpoint;
           render();
         }
       });
@@ -161,7 +162,7 @@ async function checkpointSummary(path, job, tensor, signal) {
 
 const preparation = ({ step, share }) => `${STEPS[step] ?? step}${share > 0 ? `, ${percent(share, 0)}` : ""}`;
 
-function jobFacts(job, series, alive) {
+function jobFacts(job, series, checkpoint) {
   const at = series.length - 1;
   const { result, settings } = job;
   const before = Math.max(0, at - 200);
@@ -169,13 +170,13 @@ function jobFacts(job, series, alive) {
   const error = result?.relative_error ?? series.relative_error[at];
   const spent = result?.seconds ?? series.seconds[at];
   const components = result
-    ? ["Components", `${result.nonzero_components.all_modes} of ${settings.rank}`, "alive"]
+    ? ["Components", `${result.nonzero_components.all_modes} of ${settings.rank}`, "nonzero"]
     : [
-        "Components alive",
-        alive ? `${alive.count} of ${settings.rank}` : `≤ ${settings.rank}`,
-        alive ? `at iteration ${whole(alive.iteration)}` : "known at the first checkpoint",
+        "Nonzero components",
+        checkpoint ? `${checkpoint.count} of ${settings.rank}` : `≤ ${settings.rank}`,
+        checkpoint ? `at iteration ${whole(checkpoint.iteration)}` : "known at the first checkpoint",
       ];
-  const zero = result ? mean(result.sparsity.relative_per_mode) : alive?.sparsity;
+  const zero = result ? mean(result.sparsity.relative_per_mode) : checkpoint?.sparsity;
   return [
     job.state === "queued" && ["Place in the queue", job.queue_position ?? "–", "1 is next"],
     job.state === "running" && ["Phase", PHASES[job.phase] ?? job.phase, job.preparing && preparation(job.preparing)],

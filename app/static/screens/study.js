@@ -19,6 +19,7 @@ const PLOTS = {
   choose: { choice: "The evidence for the choice", components: "Components of the chosen model" },
 };
 const REFRESH = 700; // milliseconds; many runs that end at once are one look
+const CRITERIA = { gain: "By gain", cliff: "By steepest fall in gain", agreement: "By agreement of seeds" };
 const CONFIDENCE = { very: "very sure", yes: "sure", no: "not sure" };
 const SPREAD = [
   "objective",
@@ -184,14 +185,15 @@ function adviceCard({ advice, job_id: job }) {
       [
         "Residuals",
         white ? "white" : "not white",
-        white ? "consistent with the assumed noise" : "not consistent with the assumed noise",
+        white ? "neighbouring residuals are independent" : "neighbouring residuals depend on each other",
       ],
-      weakest !== null && weakest !== undefined && ["Weakest visible", number(weakest)],
+      weakest !== null &&
+        weakest !== undefined && ["Weakest visible", number(weakest), "weaker components may be missed"],
       sparsity !== null &&
         sparsity !== undefined && ["Sparsity for this", number(sparsity), "keeps just these components"],
       beta !== null && beta !== undefined && ["β for this", number(beta)],
       ...Object.entries(advice.criteria ?? {}).map(([name, value]) => [
-        `By ${name}`,
+        CRITERIA[name] ?? `By ${name}`,
         value === null ? "–" : typeof value === "number" ? number(value) : String(value),
       ]),
     ]),

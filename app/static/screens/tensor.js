@@ -92,7 +92,7 @@ function advice({ missing, negative }) {
         h("code", {}, "missing"),
         " is ",
         h("code", {}, "nan"),
-        "; nothing is made up in their place.",
+        "; no value is put in their place.",
       ),
     );
   if (negative)
