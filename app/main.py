@@ -64,7 +64,7 @@ ROUTERS = (
 
 
 def answer_head(router: APIRouter) -> None:
-    """Add HEAD to every GET route without one. Not in OpenAPI: it would double every route and say nothing new."""
+    """Add HEAD to every GET route that lacks it. OpenAPI leaves these out, since they would double every route."""
     routes = [route for route in router.routes if isinstance(route, APIRoute)]
     answered = {route.path for route in routes if "HEAD" in (route.methods or ())}
     for route in routes:
@@ -84,7 +84,7 @@ for _router in ROUTERS:
 
 
 def create_app(configuration: Configuration, identify: Identify | None = None) -> FastAPI:
-    """The application on a running Redis. `identify` finds the caller of a request, by default from the API key."""
+    """Create the application. `identify` returns the caller of a request, by default from the API key."""
     app = FastAPI(
         title="sparse-ncp",
         version=version("sparse-ncp"),

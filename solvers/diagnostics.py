@@ -31,14 +31,14 @@ COLLINEAR = 1e-6
 
 @dataclass(frozen=True)
 class ComponentDiagnostics:
-    """`share`: the component's squared weight, as a share of all components' together."""
+    """Diagnostics of a component. `share` is its squared weight as a fraction of the sum over all components."""
 
     share: float
 
 
 @dataclass(frozen=True)
 class ModeDiagnostics:
-    """Per index of a mode: the squared residual over its observed entries, and its leverage on the factor.
+    """Diagnostics of a mode: for each index, the squared residual of its observed entries, and its leverage.
 
     A leverage is between 0 and 1; over all indices they sum to the number of independent columns.
     """
@@ -126,7 +126,7 @@ class _MaskMatrix:
 
 
 def _places(own: Sequence[int], lengths: Sequence[int]) -> NDArray[np.intp]:
-    """For every index of some modes together, its place in a mask that may have length 1 there."""
+    """Return the position of each index of some modes in a mask, which may have length 1 in them."""
     numbered = np.arange(math.prod(own)).reshape(tuple(own))
     return np.broadcast_to(numbered, tuple(lengths)).reshape(-1)
 
@@ -222,7 +222,7 @@ def _check_factors(factors: Sequence[Array], shape: tuple[int, ...]) -> None:
 def _residual_per_mode(
     entries: Entries, factors: Sequence[Float64], pool: Threads, cancelled: Callable[[], bool]
 ) -> tuple[list[Float64], float, int] | None:
-    """Squared residuals per index of every mode, the tensor's square, and how many entries are missing."""
+    """Return squared residuals per index of every mode, the squared norm of the tensor, and the missing count."""
     halves = [entries.modes[: entries.cut], entries.modes[entries.cut :]]
     left, right = (
         KhatriRao([factors[mode] for mode in half], used_once)
@@ -276,7 +276,7 @@ def _below_each_other(tiles: Sequence[MatrixTile]) -> list[list[MatrixTile]]:
 
 
 def _why_inconsistent(living: Sequence[Float64], missing: int) -> str | None:
-    """Why there can be no core consistency; None where there can."""
+    """Return why there is no core consistency, or None if there is one."""
     rank, order = living[0].shape[1], len(living)
     if order < 3:
         return "the tensor has two modes: core consistency is about three or more"
@@ -290,7 +290,7 @@ def _why_inconsistent(living: Sequence[Float64], missing: int) -> str | None:
 
 
 def _why_singular(mode: int, A: Float64) -> str | None:
-    """Why a factor has no left inverse; None where it has."""
+    """Return why a factor has no left inverse, or None if it has one."""
     length, rank = A.shape
     if length < rank:
         return f"mode {mode} has a length of {length}, for {rank} components"
@@ -303,9 +303,10 @@ def _why_singular(mode: int, A: Float64) -> str | None:
 def _core_consistency(
     entries: Entries, living: Sequence[Float64], pool: Threads, cancelled: Callable[[], bool]
 ) -> float | None:
-    """Bro and Kiers's: 100 (1 − ‖G − T‖² / R), with G = X ×₁ A₁⁺ … ×_N A_N⁺ and T one on its diagonal, else zero.
+    """Return the core consistency of Bro and Kiers, 100 (1 − ‖G − T‖² / R).
 
-    G depends on how a component's scale is spread over the modes: here evenly, so that it does not depend on the run.
+    G = X ×₁ A₁⁺ … ×_N A_N⁺ is the core; T is one on its diagonal, else zero. G depends on how the scale of a component
+    is spread over the modes: here evenly, so that it does not depend on the run.
     """
     rank, order = living[0].shape[1], len(living)
     scale = weights(living) ** (1 / order)
@@ -340,7 +341,7 @@ def _box_core(entries: NDArray[Any], inverses: Sequence[Float64]) -> Float64:
 
 
 def _leverage(A: Float64) -> Float64:
-    """The diagonal of A A⁺, from an orthonormal basis of the columns."""
+    """Return the diagonal of A A⁺, from an orthonormal basis of the columns."""
     if A.shape[1] == 0:
         return np.zeros(len(A))
     left, singular, _ = np.linalg.svd(unit_columns(A), full_matrices=False)

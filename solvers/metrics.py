@@ -16,7 +16,7 @@ DEAD_SHARE = 1e-6
 
 @dataclass(frozen=True)
 class Sparsity:
-    """Share of entries below the threshold, per mode: as they are (the paper's), and relative to the column's maximum.
+    """Fraction of entries below the threshold, per mode: absolute as in the paper, and relative to the column maximum.
 
     The first depends on how the scale of a component is spread over its modes; the second does not.
     """
@@ -27,13 +27,14 @@ class Sparsity:
 
 @dataclass(frozen=True)
 class NonzeroComponents:
-    """Components whose column reaches the threshold: in each mode, and in all modes at once."""
+    """Number of components whose columns reach the threshold, in each mode and in all modes."""
 
     per_mode: tuple[int, ...]
     all_modes: int
 
 
 def sparsity(factors: Sequence[Array], threshold: float = 1e-3) -> Sparsity:
+    """Return the fraction of entries below the threshold."""
     bound = np.float64(threshold)  # a plain number would be rounded to the factor's precision, and may overflow there
     return Sparsity(
         per_mode=tuple(float((A < bound).mean()) for A in factors),
@@ -42,6 +43,7 @@ def sparsity(factors: Sequence[Array], threshold: float = 1e-3) -> Sparsity:
 
 
 def nonzero_components(factors: Sequence[Array], threshold: float = 1e-3) -> NonzeroComponents:
+    """Count the components whose columns reach the threshold."""
     alive = np.array([_is_alive(A, threshold) for A in factors])
     return NonzeroComponents(
         per_mode=tuple(int(count) for count in alive.sum(axis=1)), all_modes=int(alive.all(axis=0).sum())
@@ -49,18 +51,18 @@ def nonzero_components(factors: Sequence[Array], threshold: float = 1e-3) -> Non
 
 
 def nonzero_components_by_weight(factors: Sequence[Array], least: float) -> NonzeroComponents:
-    """Components whose weight is above `least`, in whatever units the tensor has: the same in every mode."""
+    """Count the components whose weight is above `least`, in units of the tensor. All modes have the same count."""
     count = int((weights(factors) > least).sum())
     return NonzeroComponents(per_mode=(count,) * len(factors), all_modes=count)
 
 
 def weights(factors: Sequence[Array]) -> Float64:
-    """The size of each component: the product of its columns' norms over the modes."""
+    """Return the size of each component: the product of the norms of its columns."""
     return hadamard([np.linalg.norm(A.astype(np.float64, copy=False), axis=0) for A in factors])
 
 
 def psnr(estimated: Array, true: Array, threshold: float = 1e-3) -> float:
-    """Peak signal-to-noise ratio in decibels, the mean over the nonzero estimated columns; −inf if there is none.
+    """Return the mean peak signal-to-noise ratio of the nonzero estimated columns in decibels; −inf if all are zero.
 
     Columns are divided by their maximum; each estimated one is compared with the true one of highest correlation, so
     several may share one.
@@ -82,7 +84,9 @@ def factor_match_score(
     divisor: Literal["true", "larger", "smaller"] = "true",
     with_weights: bool = False,
 ) -> float:
-    """How well components match one to one, from 0 to 1: cosines multiplied over the modes, under the best matching.
+    """Return how well components match one to one, from 0 to 1.
+
+    The score of a pair is the product of its cosines over the modes, and pairs are chosen to maximise their sum.
 
     The sum over matched pairs is divided by the true rank; where the ranks differ, the larger one also charges for
     spurious components, the smaller one does not charge for missing ones. `with_weights` multiplies each pair by
@@ -98,7 +102,7 @@ def factor_match_score(
 
 
 def congruences(one: Sequence[Array], other: Sequence[Array]) -> Float64:
-    """Tucker's congruence, the cosine, in every mode (rows) of every pair of components (columns).
+    """Return Tucker's congruence (the cosine) of every pair of components (columns) in every mode (rows).
 
     Components are paired one to one where the sum of their cosines, multiplied over the modes, is largest.
     """

@@ -296,9 +296,9 @@ class Settings(BaseModel):
             return value
         beta = given.get("beta", 0.0)
         if any(beta) if isinstance(beta, tuple) else beta:
-            raise ValueError("is given together with beta, which it stands for; leave one of the two out")
+            raise ValueError("cannot be combined with beta; leave one of the two out")
         if _penalises_squared(given["method"], given.get("penalty")):
-            raise ValueError("needs the plain penalty, for which its formula holds; give penalty 'l1'")
+            raise ValueError("needs the plain penalty; give penalty 'l1'")
         return value
 
     @property
@@ -321,7 +321,7 @@ class Settings(BaseModel):
         method = field.data.get("method")
         if value and method is not None and not METHODS[method].extrapolable:
             able = ", ".join(name for name, known in METHODS.items() if known.extrapolable)
-            raise ValueError(f"does not go with {method}; leave it out, or choose one of {able}")
+            raise ValueError(f"cannot be combined with {method}; leave it out, or choose one of {able}")
         return value
 
     @field_validator("regrow")
@@ -329,7 +329,7 @@ class Settings(BaseModel):
     def _can_put_back(cls, value: bool | None, field: ValidationInfo) -> bool | None:
         given = field.data
         if value and "method" in given and _penalises_squared(given["method"], given.get("penalty")):
-            raise ValueError("needs the plain penalty, for which its proof holds; give penalty 'l1'")
+            raise ValueError("needs the plain penalty; give penalty 'l1'")
         return value
 
     @field_validator("extrapolate", "regrow")
@@ -348,7 +348,7 @@ class Settings(BaseModel):
         method = field.data.get("method")
         if value == "compress" and method is not None and not METHODS[method].signed:
             raise ValueError(
-                f"{method} needs a nonnegative tensor, which a compressed one is not; choose another method"
+                f"{method} needs a nonnegative tensor, which a compressed tensor need not be; choose another method"
             )
         return value
 

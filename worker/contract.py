@@ -153,7 +153,7 @@ EXAMPLE = {"tensor_id": "0123456789abcdef", "rank": 8, "beta": 0.1, "preset": "r
 
 
 def _describe_request(schema: dict[str, Any]) -> None:
-    """The schema of what a caller sends: a preset may bring the method, and the example is one that works."""
+    """Adapt the schema to requests: a preset may set the method, and the example can be sent as it is."""
     move_defaults(schema, RECOMMENDED)
     schema["required"].remove("method")
     schema["example"] = EXAMPLE

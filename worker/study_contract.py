@@ -166,7 +166,7 @@ else:  # the fields of a job that are the same in all runs, as the job defines t
 
 
 class ChoiceStop(FrozenModel):
-    """When to give up."""
+    """The stopping rule of a choice."""
 
     max_seconds: Seconds | None = Field(None, description="of computing time; null for no limit")
 
@@ -177,7 +177,9 @@ class ChooseRequest(StudyFields):
     model_config = ConfigDict(json_schema_extra={"example": CHOOSE})
 
     kind: Literal["choose"]
-    rank: Whole = Field(16, ge=2, le=200, description="components to start from: a few more than expected")
+    rank: Whole = Field(
+        16, ge=2, le=200, description="components to start from, of which at most three quarters can be found"
+    )
     seeds: Whole = Field(5, ge=1, le=50, description="random starts; at least two must agree on the model")
     noise: NoiseSetting = Field("auto", description=ChoiceSettings.model_fields["noise"].description)
     stop: ChoiceStop = Field(ChoiceStop(), description="when to give up")

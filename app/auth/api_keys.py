@@ -32,7 +32,7 @@ UNREADABLE = (ValidationError, PermissionError, IsADirectoryError)
 
 
 class Key(FrozenModel):
-    """A key, without its secret. Its name is the owner of what is made with it."""
+    """A key without its secret. Its name is the owner of everything that is created with it."""
 
     name: str
     admin: bool
@@ -54,7 +54,7 @@ class ApiKeys:
 
     @property
     def ever_made(self) -> bool:
-        """Whether there has been a key: no server becomes open when its last key is revoked, or its disk is away."""
+        """Whether a key was ever created. Revoking the last one, or losing the disk, must not open the server."""
         if not self._ever_made:
             try:
                 with translate_storage_errors():
@@ -111,7 +111,7 @@ class ApiKeys:
         return secret
 
     def all(self) -> list[Key]:
-        """All keys that can be read, sorted by name."""
+        """Return all keys that can be read, sorted by name."""
         return sorted((key for _, key in self._readable()), key=lambda key: key.name)
 
     def damaged(self) -> list[str]:
@@ -120,7 +120,7 @@ class ApiKeys:
         return [_damage(path) for path in sorted(self._folder.glob("*.json")) if path not in readable]
 
     def revoke(self, name: str) -> None:
-        """Refuse the key from the next request on. What was made with it stays."""
+        """Revoke the key, from the next request on. Tensors and jobs of its owner stay."""
         with self._alone():
             self._named(name).unlink()
 

@@ -21,7 +21,7 @@ KINDS = {"study": "studies", "job": "jobs", "tensor": "tensors", "file": "files"
 
 
 def collect_garbage(configuration: Configuration, dry_run: bool) -> None:
-    """Remove, and print what was removed. A folder that is not there is refused, not made."""
+    """Run the cleanup and print what it removed. A missing data folder is an error."""
     if not configuration.data.is_dir():
         raise StartupError(f"there is no data folder {configuration.data}; name it with --data")
     with open_redis(configuration) as reachable:
@@ -38,7 +38,7 @@ def collect_garbage(configuration: Configuration, dry_run: bool) -> None:
 
 @contextmanager
 def open_redis(configuration: Configuration) -> Iterator[Configuration]:
-    """The configured Redis, the running server's own, or one started for the duration of the context."""
+    """Yield a configuration with a Redis: the configured one, the running server's, or one started for this context."""
     if configuration.redis_url is not None:
         yield configuration
         return

@@ -1,4 +1,4 @@
-"""`ncp keys`: who may call the server. Needs only the data folder, so it works with and without a running server."""
+"""`ncp keys`: manage API keys. Only needs the data folder, so it works with and without a running server."""
 
 import os
 import sys
@@ -130,7 +130,7 @@ def _keys_in(data: str | None) -> Iterator[ApiKeys]:
 
 
 def _changed(limits: Limits, **options: str | None) -> Limits:
-    """The limits, changed by the options that were given."""
+    """Return the limits with the changes given as options."""
     values: dict[str, Any] = dict(limits.given)
     for name, value in options.items():
         if value == "default":

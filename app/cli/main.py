@@ -53,7 +53,7 @@ def serve(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
 ) -> None:
-    """Start Redis, the worker and the API. They run on this machine, and stop together."""
+    """Start the server on this machine: Redis, a worker and the API."""
     configuration = configured(
         host=host,
         port=port,
@@ -144,7 +144,7 @@ def gc(
 
 @app.command()
 def repair(data: Data = None) -> None:
-    """Mend the log of the embedded Redis after a power cut. The server must be stopped; a copy is put aside."""
+    """Repair the log of the embedded Redis after a power cut. Stop the server first; a copy of the log is kept."""
     configuration = configured(data=data)
     from sparse_ncp.app.cli.repair import repair_records
 

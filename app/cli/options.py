@@ -14,7 +14,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class InvalidOption(typer.TyperException):
-    """An option or a variable has a value that its field refuses."""
+    """An option or a variable has an invalid value."""
 
     exit_code = ExitCode.REFUSED
 
@@ -43,7 +43,7 @@ def configured(**options: str | None) -> Configuration:
 
 
 def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
-    """Return the model with these values, or raise InvalidOption with one line on all that it refuses."""
+    """Return the model with these values, or raise InvalidOption with one line for all errors."""
     try:
         return model(**values)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""`ncp repair`: make the log of the embedded Redis readable again, with a copy of what it was."""
+"""`ncp repair`: make the log of the embedded Redis readable again, and keep a copy of it."""
 
 from sparse_ncp.app.server.data_folder import lock_data_folder
 from sparse_ncp.app.server.errors import StartupError
@@ -7,7 +7,7 @@ from sparse_ncp.worker.config import Configuration
 
 
 def repair_records(configuration: Configuration) -> None:
-    """Repair, and print what was done. Records that were cut off are gone; the files of their jobs stay."""
+    """Repair the log and print what was done. Records that were cut off are lost; the files of their jobs stay."""
     folder = configuration.data / "redis"
     if not folder.is_dir():
         raise StartupError(f"{configuration.data} has no folder redis to repair; name the data folder with --data")
@@ -21,4 +21,4 @@ def repair_records(configuration: Configuration) -> None:
         print("start the server again with ncp serve")
     else:
         log = folder / "redis.log"
-        print(f"the log is made of whole commands: nothing was changed; if Redis does not start, see {log}")
+        print(f"the log is not damaged, and was not changed; if Redis does not start, see {log}")

@@ -32,14 +32,14 @@ class InvalidCredentials(AuthError):
 
 
 class SessionEnded(AuthError):
-    """The cookie names no session any more."""
+    """The session of the cookie has ended."""
 
     def __init__(self) -> None:
         super().__init__("the session has ended", {"WWW-Authenticate": REALM})
 
 
 class NoSignIn(Exception):
-    """A sign-in on a server that asks for none."""
+    """An attempt to sign in on a server without keys."""
 
     def __init__(self) -> None:
         super().__init__("this server asks for no key")
@@ -65,7 +65,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 class InvalidRequest(RequestValidationError):
-    """A request that the schema refuses, with what else is known to be wrong with it."""
+    """A request that the schema refuses, with any other problems that were found."""
 
     def __init__(self, refused: RequestValidationError, problems: Sequence[Exception]) -> None:
         super().__init__(refused.errors(), body=refused.body)
@@ -73,14 +73,14 @@ class InvalidRequest(RequestValidationError):
 
 
 class TooLarge(Exception):
-    """More bytes than a tensor may have here."""
+    """The upload is larger than a tensor may be."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"The tensor is over the limit of {limit} bytes.")
 
 
 class UnsupportedMedia(Exception):
-    """A body in a form that the route does not read."""
+    """The route does not accept the media type of the body."""
 
     def __init__(self, problem: str, remedy: str) -> None:
         super().__init__(problem)
@@ -88,4 +88,4 @@ class UnsupportedMedia(Exception):
 
 
 class Forbidden(Exception):
-    """Not for this caller."""
+    """The caller may not make this request."""

@@ -47,8 +47,8 @@ ASK = "send Authorization: Bearer KEY; the operator creates a key with ncp keys 
 BUSY = "try again after Retry-After seconds"
 CORRECT = "correct the fields named in errors"
 PROBLEM_TYPES: Mapping[type[Exception], ProblemType] = {
-    errors.NotFound: ProblemType(404, "not-found", "list your own with GET on the collection"),
-    errors.LaterRecord: ProblemType(409, "later-release", "let the operator install that release again"),
+    errors.NotFound: ProblemType(404, "not-found", "list yours, for example with GET /v1/jobs"),
+    errors.LaterRecord: ProblemType(409, "later-release", "ask the operator to install that release again"),
     errors.InUse: ProblemType(409, "in-use", "cancel the jobs that need it, or wait until they have finished"),
     errors.JobNotFinished: ProblemType(409, "still-live", "cancel the job first, or wait until it has finished"),
     errors.StudyNotFinished: ProblemType(409, "still-live", "cancel the study first, or wait until it has finished"),
@@ -73,7 +73,7 @@ PROBLEM_TYPES: Mapping[type[Exception], ProblemType] = {
     MissingCredentials: ProblemType(401, "no-key", ASK),
     InvalidCredentials: ProblemType(401, "unknown-key", ASK),
     UntrustedHost: ProblemType(
-        421, "unknown-host", "call it localhost or 127.0.0.1, or let the operator set NCP_ALLOWED_HOSTS"
+        421, "unknown-host", "call it localhost or 127.0.0.1, or ask the operator to set NCP_ALLOWED_HOSTS"
     ),
     RateLimitExceeded: ProblemType(429, "too-fast", BUSY),
     errors.TooManyJobs: ProblemType(429, "too-many-jobs", "wait until one has ended, or cancel one"),
@@ -192,4 +192,4 @@ def http_exception_handler(request: Request, error: Exception) -> JSONResponse:
 
 def unexpected_handler(request: Request, error: Exception) -> JSONResponse:
     """Answer an unexpected exception without its details, which the log has under the request id."""
-    return problem(500, "failure", "The server failed.", "send the operator this request_id; the log has the rest")
+    return problem(500, "failure", "The server failed.", "send the operator this request_id; the log has the details")

@@ -1,4 +1,4 @@
-"""Problems (RFC 9457, application/problem+json): the one form of every refusal."""
+"""Problem details (RFC 9457, application/problem+json), the format of all error responses."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -42,7 +42,7 @@ def problem(
     fields: list[FieldProblem] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> JSONResponse:
-    """A problem as a response, with all headers: not every refusal passes through the middleware."""
+    """Return a problem as a response. It has all headers, since some are sent without the middleware."""
     content = Problem(
         type=f"urn:sparse-ncp:problem:{word}",
         title=HTTPStatus(status).phrase,

@@ -43,7 +43,7 @@ class CrossOriginMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] not in SAFE_METHODS and self._is_foreign(Headers(scope=scope)):
-            refusal = problem(403, "foreign-page", "A page of another origin may not do this.", REMEDY)
+            refusal = problem(403, "foreign-page", "A page of another origin may not make this request.", REMEDY)
             await refusal(scope, receive, send)
             return
         await self.app(scope, receive, send)
@@ -69,7 +69,7 @@ def _is_same(origin: str, host: str) -> bool:
 
 
 def cross_origin(app: ASGIApp, origins: Sequence[str]) -> CORSMiddleware:
-    """CORS for the named origins only. No cookies: a key is sent by the page itself."""
+    """Return the CORS middleware for the named origins. Cookies are not allowed: such a page sends a key itself."""
     return CORSMiddleware(
         app, allow_origins=origins, allow_methods=ALLOWED_METHODS, allow_headers=ALLOWED_HEADERS,
         expose_headers=EXPOSED_HEADERS, max_age=600,

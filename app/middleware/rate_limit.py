@@ -21,7 +21,7 @@ def check_rate(allowance: Allowance | None) -> None:
 
 
 def rate_limit_headers(allowance: Allowance | None) -> dict[str, str]:
-    """Headers as in draft-ietf-httpapi-ratelimit-headers-11: the policy, and what the caller has left of it."""
+    """Return the headers of draft-ietf-httpapi-ratelimit-headers-11: the policy, and how much of it is left."""
     if allowance is None:
         return {}
     return {

@@ -1,4 +1,4 @@
-"""Security headers: what browsers may not do with our responses."""
+"""Security headers, which restrict what browsers do with the responses."""
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send

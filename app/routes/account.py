@@ -23,7 +23,8 @@ from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Usage
 from sparse_ncp.worker.owner_limits import FrozenModel, Limits
 
-# Attempts to sign in from one address: ten at once, then one a second. Enough for people; too few to guess a key of 32 random bytes.
+# Attempts to sign in from one address: ten at once, then one a second. Enough for people
+# who mistype, and far too few to guess a key of 32 random bytes.
 ATTEMPTS_PER_SECOND = 1.0
 router = APIRouter(tags=["server"])
 
@@ -37,19 +38,19 @@ class OwnUsage(Usage):
 
 @router.get(f"{API_PREFIX}/usage", response_model=OwnUsage, responses=error_responses())
 def get_usage(caller: Caller, records: Records) -> Response:
-    """Your bytes, jobs and computing seconds, and your limits; null is no limit."""
+    """Get your stored bytes, jobs and computing time, and your limits. A limit of null means that there is none."""
     taken = records.stats.usage(caller.owner).model_dump()
     return JSONResponse({**taken, "admin": caller.admin, "limits": caller.limits.model_dump()})
 
 
 class SignIn(FrozenModel):
-    """A key, pasted once. It is not kept."""
+    """The key to sign in with. The server does not store it."""
 
     key: Annotated[str, Field(min_length=1, max_length=200, description="as `ncp keys create` printed it")]
 
 
 class SessionAnswer(FrozenModel):
-    """Who is calling, and whether they must sign in."""
+    """The caller, and whether the server requires a key."""
 
     required: bool = Field(description="whether this server asks for a key")
     owner: str | None = Field(description="whose tensors and jobs these are; null if you must sign in")
@@ -59,7 +60,7 @@ class SessionAnswer(FrozenModel):
 
 @router.get(SESSION_PATH, response_model=SessionAnswer, responses=error_responses())
 def get_session(request: Request) -> SessionAnswer:
-    """Who you are, by session or key. Answers without either, so that a page can ask."""
+    """Get the caller, by session or key. Without either the owner is null, so that the page can ask for a key."""
     authenticator: Authenticator = request.app.state.authenticator
     required = not authenticator.is_open(request)
     try:
@@ -80,9 +81,9 @@ def _answer(caller: _Caller, required: bool) -> SessionAnswer:
     dependencies=[Depends(only_json)],
 )
 def sign_in(request: Request, body: SignIn, records: Records, config: Config) -> Response:
-    """Begin a session: the answer sets a cookie that stands for the key for NCP_SESSION_HOURS.
+    """Start a session. The response sets a cookie that replaces the key for NCP_SESSION_HOURS.
 
-    It ends before that with a sign-out, or when the key is revoked.
+    The session ends earlier if you sign out, or if the key is revoked.
     """
     authenticator: Authenticator = request.app.state.authenticator
     if authenticator.is_open(request):
@@ -99,7 +100,7 @@ def sign_in(request: Request, body: SignIn, records: Records, config: Config) ->
 
 @router.delete(SESSION_PATH, status_code=204, responses=error_responses(403))
 def sign_out(request: Request, config: Config) -> Response:
-    """End the session of this browser; without one nothing changes."""
+    """End the session of this browser, if there is one."""
     request.app.state.authenticator.sign_out(request)
     answer = Response(status_code=204)
     _set_cookie(answer, request, config, None)
@@ -107,9 +108,9 @@ def sign_out(request: Request, config: Config) -> Response:
 
 
 def _set_cookie(answer: Response, request: Request, config: Configuration, token: str | None) -> None:
-    """For this server alone, and for no script; without a token it is taken back.
+    """Set the session cookie, for this server only and hidden from scripts; without a token, delete it.
 
-    A browser that talks to TLS in front of us says so in its Origin.
+    Behind a proxy with TLS, only the Origin header shows that the browser uses https.
     """
     secure = "https" in (request.url.scheme, urlsplit(request.headers.get("origin", "")).scheme)
     answer.set_cookie(

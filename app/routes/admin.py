@@ -20,7 +20,7 @@ router = APIRouter(prefix=f"{API_PREFIX}/admin", tags=["admin"])
 
 
 class OwnedJob(Job):
-    """A job and whose it is."""
+    """A job with its owner."""
 
 
 class OwnedJobPage(BaseModel):
@@ -29,16 +29,14 @@ class OwnedJobPage(BaseModel):
 
 
 class OwnerAnswer(Usage):
-    """An owner who has a key, or had one and still has records here."""
+    """An owner who has a key, or who had one and still has records."""
 
     has_key: bool
     admin: bool
     key_created_at: AwareDatetime | None
     key_last_used_at: AwareDatetime | None = Field(description="to the minute")
-    limits: Limits = Field(description="the key's own; what it leaves out is the server's")
-    own_limits: list[str] = Field(
-        description="which of `limits` the key sets itself: null is no limit for these, the server's limit for the rest"
-    )
+    limits: Limits = Field(description="limits of the key, or of the server where the key has none")
+    own_limits: list[str] = Field(description="names of the limits that the key sets itself; null then means no limit")
 
 
 class Waiting(BaseModel):
@@ -48,7 +46,7 @@ class Waiting(BaseModel):
 
 
 class QueueAnswer(BaseModel):
-    """Who waits and who runs, in the order of their names."""
+    """Queued and running jobs of each owner, by name."""
 
     owners: list[Waiting]
     queued: int
@@ -66,7 +64,7 @@ class DiskAnswer(BaseModel):
 
     total_bytes: int
     free_bytes: int
-    min_free_bytes: int = Field(description="with less left, uploads are refused: NCP_MIN_FREE_BYTES")
+    min_free_bytes: int = Field(description="uploads are refused if less would be left: NCP_MIN_FREE_BYTES")
     stored_bytes: dict[str, int] = Field(
         description="of tensors, jobs and uploads, measured once a minute; empty before the first time"
     )
@@ -76,15 +74,15 @@ class ServerAnswer(BaseModel):
     """The workers and the disk of the server, and the jobs that run."""
 
     version: str
-    workers: list[WorkerAnswer] = Field(description="those that have sent a heartbeat of late")
-    running: list[OwnedJob] = Field(description="the one that began first at the top")
-    oldest_queued_seconds: float = Field(description="how long the oldest queued job has waited; 0 without any")
+    workers: list[WorkerAnswer] = Field(description="workers that have sent a heartbeat recently")
+    running: list[OwnedJob] = Field(description="running jobs of all owners, the oldest first")
+    oldest_queued_seconds: float = Field(description="waiting time of the oldest queued job; 0 if none is queued")
     disk: DiskAnswer
 
 
 @router.get("/owners", response_model=list[OwnerAnswer], responses=error_responses(404))
 def list_owners(admin: Admin, records: Records, config: Config) -> list[OwnerAnswer]:
-    """Everybody, with what they have taken."""
+    """List all owners with their usage and limits."""
     keys = {key.name: key for key in ApiKeys(config.data).all()}
     answers = []
     for usage in records.stats.usages(sorted(records.stats.owners() | keys.keys())):
@@ -105,7 +103,7 @@ def list_owners(admin: Admin, records: Records, config: Config) -> list[OwnerAns
 
 @router.get("/queue", response_model=QueueAnswer, responses=error_responses(404))
 def get_queue(admin: Admin, records: Records) -> QueueAnswer:
-    """How many jobs wait and run, whose they are, and how many workers there are."""
+    """Get the numbers of queued and running jobs for each owner, and the number of workers."""
     everybody = records.stats.usages(sorted(records.stats.owners()))
     busy = [
         Waiting(owner=usage.owner, queued=usage.jobs.queued, running=usage.jobs.running)
@@ -122,7 +120,7 @@ def get_queue(admin: Admin, records: Records) -> QueueAnswer:
 
 @router.get("/server", response_model=ServerAnswer, responses=error_responses(404))
 def get_server(admin: Admin, request: Request, records: Records, store: Store, config: Config) -> Response:
-    """Workers, the running jobs of all owners, and the disk."""
+    """Get the workers, the running jobs of all owners, and the disk."""
     disk = DiskAnswer(
         total_bytes=store.total_bytes(),
         free_bytes=store.free_bytes(),
@@ -148,7 +146,7 @@ def list_jobs_of(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """One owner's jobs, newest first."""
+    """List the jobs of an owner, newest first."""
     page = records.jobs.list(owner, state=state, limit=limit, cursor=cursor)
     return JSONResponse({"items": [job.model_dump(mode="json") for job in page.items], "next": page.next})
 

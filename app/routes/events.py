@@ -27,7 +27,7 @@ router = APIRouter(prefix=API_PREFIX)
 def _responses(example: str, kinds: str) -> dict[int | str, dict[str, Any]]:
     return {
         200: {"content": {"text/event-stream": {"example": example}}, "description": f"{kinds} events"},
-        204: {"description": "You have seen the end: do not connect again"},
+        204: {"description": "You have received the end; do not connect again"},
         **error_responses(404),
     }
 
@@ -48,7 +48,7 @@ def watch_job(
     config: Config,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """`progress` once per iteration, `preparing` before the first, `state` on changes, `end` last with the job."""
+    """Follow a job: `progress` for each iteration, `state` for each change of state, and `end` with the job."""
     job, after = records.jobs.get(owner, job_id), last_event_id or START
     if parse_event_id(after)[0] > (job.progress.iteration if job.progress else 0):
         raise _no_such_event("job")
@@ -73,7 +73,7 @@ def watch_study(
     config: Config,
     last_event_id: LastEventId = None,
 ) -> Response:
-    """`run` as each ends, `progress` of a choice, `state` on changes, `end` last with the study."""
+    """Follow a study: `run` for each run that ends, `progress` of a choice, `state`, and `end` with the study."""
     study, after = records.studies.get(owner, study_id), last_event_id or START
     if parse_event_id(after)[0] > records.events.count_of_study(study_id):
         raise _no_such_event("study")

@@ -56,13 +56,13 @@ CHECKS = {
 
 @router.get("/healthz", response_model=Alive)
 async def healthz(request: Request) -> Alive:
-    """The process answers. Redis and workers are not checked: restarting this process would not repair them."""
+    """Check that this process answers. Redis and workers are not checked, since restarting it would not repair them."""
     return Alive(version=request.app.version)
 
 
 @router.get("/readyz", response_model=Ready, responses=error_responses())
 def readyz(records: Records, store: Store, config: Config) -> Response:
-    """Whether a job submitted now would be stored and run; otherwise `errors` names each condition that fails."""
+    """Check that a job submitted now would be stored and run; otherwise `errors` names each failed condition."""
     seen = records.ping()
     room: int | None = None
     try:
@@ -94,7 +94,7 @@ def readyz(records: Records, store: Store, config: Config) -> Response:
     },
 )
 def metrics(request: Request) -> Response:
-    """Metrics for Prometheus: from this machine without a key, from elsewhere with an admin's key."""
+    """Get metrics for Prometheus. Callers on the same machine need no key, others need an admin's key."""
     if not may_read(request):
         raise Forbidden("The metrics of the server are for admins, and for callers on the same machine.")
     metrics: HttpMetrics = request.app.state.metrics

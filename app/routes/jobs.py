@@ -50,9 +50,9 @@ State = Annotated[JobState | None, Query(description="only jobs in this state")]
 Method = Annotated[MethodName | None, Query(description="only jobs of this method")]
 TensorId = Annotated[str | None, Query(max_length=200, description="only jobs on this tensor")]
 StudyId = Annotated[str | None, Query(max_length=200, description="only the runs of this study")]
-After = Annotated[int, Query(ge=0, le=10**18, description="only iterations after this one: the last you have seen")]
+After = Annotated[int, Query(ge=0, le=10**18, description="only iterations after this one")]
 HistoryLimit = Annotated[
-    int | None, Query(ge=1, le=10_000, description="iterations on a page; left out, all of them in one answer")
+    int | None, Query(ge=1, le=10_000, description="iterations on a page; by default all of them in one response")
 ]
 Format = Annotated[Literal["json", "csv"], Query(description="json: a list of objects; csv: one line per iteration")]
 CSV: dict[str, Any] = {"content": {"text/csv": {"schema": {"type": "string"}}}}
@@ -60,7 +60,7 @@ NEXT_LINK = {"Link": {"description": "the next page, if there is one", "schema":
 
 
 class ReportEverything(APIRoute):
-    """Adds to what the schema refuses what else is known to be wrong with the body: one answer has everything."""
+    """Adds the problems that only the records show to those of the schema, so that one response has all of them."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -91,7 +91,7 @@ router = APIRouter(prefix=f"{API_PREFIX}/jobs", tags=["jobs"], route_class=Repor
     dependencies=[Depends(only_json)],
 )
 async def submit_job(request: Request, body: JobRequest, caller: Caller, idempotency_key: Key = None) -> Response:
-    """Queue a decomposition. Everything that can be refused is refused now; the answer means the job is on disk."""
+    """Queue a decomposition. All checks are made now; the response is sent once the job is on disk."""
     submission = Submission(caller.owner, body, idempotency_key, caller.limits, log_context().request_id)
     submissions: Submissions = request.app.state.submissions
     job, replayed = await submissions.submit(submission)
@@ -103,7 +103,7 @@ async def submit_job(request: Request, body: JobRequest, caller: Caller, idempot
 
 
 class MemoryEstimate(BaseModel):
-    """The memory of one job, without the tensor, which is mapped from its file."""
+    """The memory of one job. The tensor does not count, since it is mapped from its file."""
 
     needed_bytes: int | None = Field(description="an upper estimate; null if the tensor's bytes cannot be read")
     limit_bytes: int = Field(description="what a job may take: NCP_MAX_JOB_MEMORY_BYTES")
@@ -124,9 +124,9 @@ class JobEstimate(BaseModel):
     dependencies=[Depends(only_json)],
 )
 def estimate_job(body: JobRequest, caller: Caller, jobs: Jobs) -> JobEstimate:
-    """Estimate the memory of a job and check its settings; nothing is queued.
+    """Estimate the memory of a job and check its settings. Nothing is queued.
 
-    A body that is no job, or names no tensor of yours, is refused as it is by `POST /v1/jobs`.
+    An invalid body or an unknown tensor is refused as by `POST /v1/jobs`.
     """
     found = jobs.estimate(caller.owner, body, caller.limits)
     memory = MemoryEstimate(needed_bytes=found.memory_bytes, limit_bytes=found.memory_limit_bytes)
@@ -146,14 +146,14 @@ def list_jobs(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """Your own jobs, newest first."""
+    """List your jobs, newest first."""
     page = records.jobs.list(owner, state, method, tensor_id, study_id, name, limit, cursor)
     return answer_page(request, page)
 
 
 @router.get("/{job_id}", response_model=JobAnswer, responses=error_responses(404))
 def get_job(job_id: str, owner: Owner, records: Records) -> Response:
-    """A job: its state, its progress, its place in the queue; once it has ended, its result or error."""
+    """Get a job: its state, progress and place in the queue, and its result or error once it has ended."""
     return answer(records.jobs.get(owner, job_id))
 
 
@@ -164,13 +164,13 @@ def get_job(job_id: str, owner: Owner, records: Records) -> Response:
     dependencies=[Depends(only_json)],
 )
 def rename_job(job_id: str, body: NewName, owner: Owner, records: Records) -> Response:
-    """Give a job another name, or none, in any state."""
+    """Rename a job in any state, or remove its name."""
     return answer(records.jobs.rename(owner, job_id, body.name))
 
 
 @router.post("/{job_id}/cancel", status_code=202, response_model=JobAnswer, responses=error_responses(404))
 def cancel_job(job_id: str, owner: Owner, records: Records) -> Response:
-    """Stop within one sweep, or NCP_CANCEL_SECONDS. What was computed stays downloadable; again changes nothing."""
+    """Cancel a job within one sweep, or NCP_CANCEL_SECONDS. Its last factors can still be downloaded."""
     return answer(records.jobs.cancel(owner, job_id), 202)
 
 
@@ -195,9 +195,9 @@ def get_history(
     limit: HistoryLimit = None,
     format: Format = "json",
 ) -> Response:
-    """Every iteration once and in order, as in the event stream: with `limit` in pages, otherwise all at once.
+    """Get every iteration once and in order, as in the event stream: in pages with `limit`, otherwise all at once.
 
-    After a page that is not the last, `Link` with `rel="next"` is the address of the next one.
+    Every page but the last has a `Link` header with `rel="next"`.
     """
     if limit is None:
         return history_response(jobs.history_pages(owner, job_id, after), format, request.method)

@@ -11,7 +11,7 @@ router = APIRouter(prefix=f"{API_PREFIX}/methods", tags=["server"])
 
 
 class MethodAnswer(BaseModel):
-    """A method of the registry and what it promises."""
+    """A method and its properties."""
 
     name: str
     title: str
@@ -23,7 +23,7 @@ class MethodAnswer(BaseModel):
 
 @router.get("", response_model=list[MethodAnswer], responses=error_responses())
 async def list_methods() -> list[MethodAnswer]:
-    """The methods a job may name."""
+    """List the methods."""
     return [
         MethodAnswer(
             name=name,

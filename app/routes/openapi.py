@@ -36,12 +36,12 @@ REFERENCE = {"$ref": "#/components/schemas/Problem"}
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses=` of a route. Every route may fail with 500 and 503; 422 replaces FastAPI's own schema."""
+    """Return the `responses=` of a route. Any route may fail with 500 or 503; 422 replaces FastAPI's own schema."""
     return {status: _error_response(status) for status in sorted({422, 500, 503, *statuses})}
 
 
 def binary_responses(*media_types: str, headers: dict[str, Any] | None = None) -> dict[int | str, dict[str, Any]]:
-    """The responses of a download: the whole file, or a part of it."""
+    """Return the `responses=` of a download: the whole file, or a part of it."""
     described = {**ETAG, **(headers or {})}
     content = {media_type: {"schema": BINARY} for media_type in media_types}
     return {
@@ -56,7 +56,7 @@ def _error_response(status: int) -> dict[str, Any]:
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, with the schema that the error responses refer to."""
+    """Return the OpenAPI document, with the schema of the error responses."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = document.setdefault("components", {}).setdefault("schemas", {})

@@ -19,10 +19,10 @@ NAME = "address"
 
 @contextmanager
 def lock_data_folder(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> Iterator[int]:
-    """Lock the data folder, since two servers would spoil its files. Gives the descriptor, for children to inherit.
+    """Lock the data folder against a second server, and yield the descriptor, which children inherit.
 
-    A server that was just killed has it for another moment, until its last child is gone. It is the folder itself that
-    is locked, which cannot be removed by mistake; and a file in it, which older servers lock.
+    The children of a killed server hold the lock a moment longer, so this waits for it. The folder itself is locked,
+    because a lock file could be removed by mistake; older servers lock that file, so it is locked as well.
     """
     remedy = "choose another with --data or NCP_DATA"
     deadline = time.monotonic() + patience_seconds
@@ -45,7 +45,7 @@ def lock_data_folder(path: Path, patience_seconds: float = PATIENCE_SECONDS) -> 
 
 
 def check_records(configuration: Configuration) -> None:
-    """Refuse files without records: an empty Redis would call itself ready beside what a lab has stored."""
+    """Raise StartupError if there are stored files but no records: Redis is then probably the wrong one, or empty."""
     if not holds_files(configuration.data):
         return
     from sparse_ncp.worker.records.redis.connection import connect, translate_redis_errors  # see launcher.py
@@ -60,7 +60,7 @@ def check_records(configuration: Configuration) -> None:
     raise StartupError(
         f"the data folder {configuration.data} has tensors or jobs, but Redis has no records of them; "
         "restore its folder redis from a backup, or set NCP_REDIS_URL to the Redis that has them, "
-        "or move tensors and jobs elsewhere to begin anew"
+        "or move tensors and jobs elsewhere to start afresh"
     )
 
 
@@ -69,7 +69,7 @@ def write_address_file(folder: Path, address: str) -> None:
 
 
 def read_address_file(folder: Path) -> str | None:
-    """The address of the server; None where none runs. After an unclean end it may be of one that is gone."""
+    """Return the address of the server, or None. After a crash it may be that of a server which is gone."""
     path = folder / NAME
     return path.read_text() if path.is_file() else None
 

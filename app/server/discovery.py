@@ -13,7 +13,7 @@ ANSWER_SECONDS = 2.0
 
 
 def with_running_redis(configuration: Configuration) -> Configuration:
-    """The configuration with a Redis: the configured one, else the one that a server on this folder has started."""
+    """Fill in the address of Redis, if it is not configured: that of the server which runs on the data folder."""
     if configuration.redis_url is not None:
         return configuration
     try:
@@ -31,7 +31,7 @@ def no_server(configuration: Configuration) -> NoServer:
 
 
 def api_version(address: str) -> str | None:
-    """The version of the API at this address; None if it does not answer."""
+    """Return the version of the API at this address, or None if it does not answer."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=ANSWER_SECONDS)
     try:

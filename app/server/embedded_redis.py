@@ -31,7 +31,7 @@ log = logging.getLogger("ncp.redis")
 
 
 def socket_path(folder: Path) -> Path:
-    """The socket in the data folder, or in a temporary one if that path is too long or cannot be part of a URL."""
+    """Return the path of the socket: in the data folder, or in a temporary one if that path cannot be used."""
     path = folder.absolute() / "redis.sock"
     if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT and not RESERVED.intersection(str(path)):
         return path
@@ -101,7 +101,7 @@ def start_redis(
 
 
 def address_in(folder: Path) -> str:
-    """The address of the Redis on this folder: its socket may be elsewhere."""
+    """Return the address of the Redis on this folder, whose socket may be elsewhere."""
     return (folder / ADDRESS).read_text()
 
 
@@ -110,7 +110,7 @@ def url_of(socket: Path) -> str:
 
 
 def _started(command: Sequence[str], keep: Sequence[int], url: str) -> "subprocess.Popen[bytes] | None":
-    """Redis once it answers; None if it has ended, or does not answer in time. Reading a long log may take any time."""
+    """Start Redis and return it once it answers; None if it ends or does not answer. It may load a log for any time."""
     import redis  # see launcher.py
     from redis.backoff import NoBackoff
     from redis.retry import Retry

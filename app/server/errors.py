@@ -1,4 +1,4 @@
-"""Why a server cannot start, or was not found."""
+"""Errors at the start of a server, and when it is not found."""
 
 
 class StartupError(RuntimeError):
@@ -6,7 +6,7 @@ class StartupError(RuntimeError):
 
 
 class RedisStartError(StartupError):
-    """There is no Redis to start, or it does not start."""
+    """No Redis was found, or it does not start."""
 
 
 class NotReady(StartupError):

@@ -64,7 +64,9 @@ class SupervisedProcess:
             self._pause = min(self._pause, LONGEST_PAUSE_SECONDS)
             self._restart_at = now + self._pause
             code = self._process.returncode
-            log.error("the %s ended by itself (code %s), it is started again in %.1f s", self.name, code, self._pause)
+            log.error(
+                "the %s ended unexpectedly (exit code %s); it will be restarted in %.1f s", self.name, code, self._pause
+            )
         elif now >= self._restart_at:
             self._restart_at, self._since = None, now
             try:
@@ -91,7 +93,7 @@ def serve(configuration: Configuration) -> None:
 
 
 class Launcher:
-    """Redis, the worker and the API. They stop in the reverse order, so that jobs can still be handed back."""
+    """Starts Redis, the worker and the API, and stops them in the reverse order, so that jobs can be handed back."""
 
     def __init__(self, configuration: Configuration, listener: socket.socket, lock: int) -> None:
         self._configuration = configuration
@@ -142,7 +144,7 @@ class Launcher:
         self._redis_is_ready.set()
 
     def _start_redis(self, address: Path) -> None:
-        """Start Redis. As it is ours alone, no worker of an earlier run is alive: its jobs go back to the queue."""
+        """Start Redis, and return running jobs to the queue: no worker of an earlier run can be alive."""
         configuration, folder = self._configuration, self._redis_folder
         redis = SupervisedProcess(
             "redis", lambda: start_redis(configuration, address, folder, [self._lock]), REDIS_STOP_SECONDS
@@ -154,7 +156,7 @@ class Launcher:
         leases = Leases(RedisConnection.of(configuration))
         leases.clear()
         for job_id in leases.reap(everything=True):
-            log.warning("job %s was running when the server ended, it goes on", job_id)
+            log.warning("job %s was running when the server ended; it will be resumed", job_id)
 
     def _remove_traces(self) -> None:
         try:
@@ -162,7 +164,7 @@ class Launcher:
             if self._redis_socket is not None:
                 discard_socket(self._redis_socket, self._configuration.data)
         except OSError as error:  # a disk that is away holds up no stop; the next start writes them anew
-            log.warning("the files with the addresses stay: %s", error)
+            log.warning("could not remove the address files: %s", error)
 
     def _wait_until_ready(self) -> None:
         """Print the address once a request is answered and a worker is there."""
@@ -206,7 +208,7 @@ class Launcher:
 
     @property
     def _address(self) -> str:
-        """The address from this machine: the loopback address of a server that listens everywhere."""
+        """Return the address for callers on this machine, also if the server listens on all addresses."""
         host, port = self._listener.getsockname()[:2]
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

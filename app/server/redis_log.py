@@ -1,4 +1,4 @@
-"""The log of the embedded Redis (its append-only files): how far it is whole, and its repair.
+"""Check and repair the log of the embedded Redis, its append-only files.
 
 A power cut may leave zeros or garbage behind the last commands, which were never answered: Redis then refuses to start.
 """
@@ -30,7 +30,7 @@ LONGEST_PART = 1 << 29
 
 
 class Damage(NamedTuple):
-    """A file of the log that is whole up to a place; whole commands behind it would be lost with it."""
+    """A damaged file of the log: where the damage begins, and how many commands after it would be lost."""
 
     file: Path
     whole_bytes: int
@@ -48,13 +48,13 @@ class Damage(NamedTuple):
 
 
 def check_manifest(folder: Path) -> None:
-    """Refuse a log that has lost the list of its files: Redis would begin an empty one over it."""
+    """Raise an error if the log has lost its manifest: Redis would start a new, empty log."""
     log = folder / FOLDER
     if [path.name for path in _parts(log)] in ([], [FIRST]) or _listed(log):
         return
     raise RedisStartError(
         f"the list of the files of Redis's log is lost ({log / MANIFEST}); "
-        f"ncp repair --data {folder.parent} writes it anew, {RESTORE}"
+        f"ncp repair --data {folder.parent} rebuilds it, {RESTORE}"
     )
 
 
@@ -72,11 +72,11 @@ def rebuild_manifest(folder: Path) -> str | None:
     lines += [f"file {path.name} seq {_matched(path)['sequence']} type i\n" for path in increments]
     _put_aside(folder, log / MANIFEST)
     atomic_write(log / MANIFEST, "".join(lines).encode())
-    return f"the list of the log's files was lost, and is written anew with {', '.join(path.name for path in parts)}"
+    return f"the list of the log's files was lost, and has been rebuilt from {', '.join(path.name for path in parts)}"
 
 
 def _parts(log: Path) -> list[Path]:
-    """The files of the log by kind and age, whatever its list says."""
+    """Return the files of the log by kind and number, without using the manifest."""
     found = [path for path in log.iterdir() if FILE.fullmatch(path.name)] if log.is_dir() else []
     return sorted(found, key=lambda path: (_matched(path)["kind"], int(_matched(path)["sequence"])))
 
@@ -88,7 +88,7 @@ def _matched(path: Path) -> "re.Match[str]":
 
 
 def _listed(log: Path) -> list[Path]:
-    """The files that count, in the order in which Redis reads them; none if the list is lost or spoilt."""
+    """Return the files that the manifest lists, in the order in which Redis reads them; none if it is damaged."""
     manifest = log / MANIFEST
     lines = manifest.read_bytes().splitlines() if manifest.is_file() else []
     entries = [LISTED.fullmatch(line.decode(errors="replace")) for line in lines if line and not line.startswith(b"#")]
@@ -101,7 +101,7 @@ def _listed(log: Path) -> list[Path]:
 
 
 def find_damage(folder: Path) -> Damage | None:
-    """The first place where the log is not made of whole commands; None if there is none."""
+    """Return the first place where the log is damaged, or None."""
     listed = _listed(folder / FOLDER)
     lost = [path.name for path in listed if not path.is_file()]
     if lost:
@@ -118,7 +118,7 @@ def find_damage(folder: Path) -> Damage | None:
 
 
 def whole_bytes(file: BinaryIO) -> tuple[int, int]:
-    """How far a file is made of whole commands and transactions, and how far with one that was never closed."""
+    """Return the length of the complete commands and transactions, and that with an unfinished transaction."""
     whole, parsed, in_transaction = 0, 0, False
     for name, parsed in _commands(file, 0):
         in_transaction = name == b"MULTI" or (in_transaction and name != b"EXEC")
@@ -127,14 +127,14 @@ def whole_bytes(file: BinaryIO) -> tuple[int, int]:
 
 
 def _commands(file: BinaryIO, start: int) -> Iterator[tuple[bytes, int]]:
-    """The name of every whole command from there on, and where it ends; up to the first that is not whole."""
+    """Yield the name and the end of each command from `start` on, up to the first incomplete one."""
     file.seek(start)
     while (name := _read_command(file)) is not None:
         yield name, file.tell()
 
 
 def _read_command(file: BinaryIO) -> bytes | None:
-    """The name of the next command, as Redis writes it: `*2`, then `$3`, `GET`, `$1`, `a`, each line with its end."""
+    """Read one command in the format of Redis (`*2`, `$3`, `GET`, `$1`, `a`, one per line) and return its name."""
     line = file.readline(LINE)
     while line.startswith(b"#"):  # a note, such as the time
         line = file.readline(LINE)
@@ -154,7 +154,7 @@ def _number(line: bytes, sign: bytes) -> int | None:
 
 
 def _count_commands(path: Path, start: int) -> int:
-    """The whole commands behind a damage, wherever they begin."""
+    """Count the complete commands after the damage, wherever they begin."""
     if path.stat().st_size == 0:  # which cannot be mapped
         return 0
     count, place = 0, start
@@ -169,19 +169,22 @@ def _count_commands(path: Path, start: int) -> int:
 
 
 def cut_tail(folder: Path) -> str | None:
-    """Cut off a tail that no command is in, and say so; None if there is none. Refused if commands would be lost."""
+    """Cut off a tail without commands and return a message, or None if there is no such tail.
+
+    Raises RedisStartError if commands would be lost.
+    """
     damage = find_damage(folder)
     if damage is None:
         return None
     if damage.commands_behind:
         raise RedisStartError(
-            f"the log of Redis, {damage}; ncp repair --data {folder.parent} keeps what is before it, {RESTORE}"
+            f"the log of Redis, {damage}; ncp repair --data {folder.parent} keeps what precedes the damage, {RESTORE}"
         )
     return cut(folder, damage)
 
 
 def cut(folder: Path, damage: Damage) -> str:
-    """Cut the log off at the damage, files behind it too, once a copy of them is on the disk."""
+    """Cut the log off at the damage, later files included, once a copy of everything is on the disk."""
     log = folder / FOLDER
     listed = _listed(log)
     behind = listed[listed.index(damage.file) + 1 :]
@@ -199,7 +202,7 @@ def cut(folder: Path, damage: Damage) -> str:
 
 
 def _put_aside(folder: Path, *paths: Path) -> Path:
-    """Copy what is there to a folder of its own, durably: without a copy nothing is cut."""
+    """Copy the files to a new folder and flush them. Nothing is cut without a copy."""
     aside = folder / ASIDE / time.strftime("%Y%m%d-%H%M%S")
     try:
         private_folder(aside)
@@ -210,5 +213,5 @@ def _put_aside(folder: Path, *paths: Path) -> Path:
                 os.fsync(target.fileno())
         fsync_folder(aside)
     except OSError as error:
-        raise RedisStartError(f"no copy of the damaged log can be kept in {aside}: {error}; make room first") from error
+        raise RedisStartError(f"cannot copy the damaged log to {aside}: {error}; free some space first") from error
     return aside

@@ -37,7 +37,7 @@ RESCAN_SECONDS = 1.0
 
 
 class Asset(NamedTuple):
-    """A file, as it is and compressed; `packed` is None where that would not be smaller."""
+    """The content of a file, and its compressed form; `packed` is None if compression does not make it smaller."""
 
     content: bytes
     packed: bytes | None
@@ -45,7 +45,7 @@ class Asset(NamedTuple):
 
 
 class Folder(NamedTuple):
-    """Every file that may be asked for, by its name: no other path is ever opened. `version` is of all together."""
+    """All files of the folder by name, and one `version` of their contents. No other path is ever opened."""
 
     paths: Mapping[str, Path]
     version: str
@@ -89,14 +89,14 @@ def version() -> str:
 
 
 def serve_page(request: Request, name: str, headers: Mapping[str, str]) -> Response:
-    """An HTML page, whose `"static/…` become `"static/<version>/…`; browsers ask each time whether it has changed."""
+    """Serve an HTML page, with the version in the paths of its files; browsers check each time whether it changed."""
     text = load(FOLDER / name).content.replace(b'"static/', f'"static/{version()}/'.encode())
     packed, digest = gzip.compress(text, mtime=0), hashlib.sha256(text).hexdigest()
     return _answer(request, Asset(text, packed, digest), ".html", {**headers, "Cache-Control": REVALIDATED})
 
 
 def serve_asset(request: Request, name: str) -> Response:
-    """A file by its name, with or without the version in front of it. An old version gives what there is now."""
+    """Serve a file by its name, with or without a version in front. For an old version, the current file is sent."""
     folder, (first, _, rest) = _folder(), name.partition("/")
     is_current = first == folder.version
     path = folder.paths.get(name) or folder.paths.get(rest)

@@ -97,7 +97,7 @@ class FormFile:
             self._inside = options.get(b"name") == FIELD.encode()
             if self._inside:
                 if self._found:
-                    raise BadTensor(FIELD, "is in the form twice", "send one tensor per request")
+                    raise BadTensor(FIELD, "appears twice in the form", "send one tensor per request")
                 self._found = True
                 self.filename = options.get(b"filename", b"").decode(errors="replace") or None
         self._header = self._value = b""

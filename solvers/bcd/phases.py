@@ -96,7 +96,7 @@ def check_single_precision(X: TensorLike, has_fixed: bool) -> None:
     """Raise InvalidInput for a tensor or for fixed factors that single precision cannot hold."""
     unfit = _unfit_for_single(X, has_fixed)
     if unfit is not None:
-        raise InvalidInput("accelerate", f"float32 does not go with {unfit}", "give 'auto' or 'none'")
+        raise InvalidInput("accelerate", f"float32 cannot be combined with {unfit}", "give 'auto' or 'none'")
 
 
 def _unfit_for_single(X: TensorLike, has_fixed: bool) -> str | None:

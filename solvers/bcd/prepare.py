@@ -123,9 +123,9 @@ def _open_tensor(inputs: RunInputs, pool: Threads) -> tuple[TensorLike, tuple[st
     inputs.on_prepare("scan", 0.0)
     if not isinstance(tensor, np.ndarray) and is_tensor_like(tensor):
         if mask is not None:
-            raise InvalidInput("mask", "is given with a tensor that has its own", "leave it out")
+            raise InvalidInput("mask", "cannot be given, since the tensor has a mask of its own", "leave it out")
         if settings.zeros == "missing":
-            raise InvalidInput("zeros", "is 'missing' for a tensor that has a mask of its own", "leave it out")
+            raise InvalidInput("zeros", "cannot be 'missing', since the tensor has a mask of its own", "leave it out")
         return tensor, ()
     array = as_array(tensor)
     check_shape_and_dtype(array)

@@ -328,6 +328,6 @@ def check_resumable(
         problem = f"was saved for a tensor with {state.missing} entries missing, this one lacks {missing_count(tensor)}"
         raise InvalidInput("resume", problem, "give the same tensor and the same mask")
     if fixed and (tuple(fixed) != state.fixed or any((state.factors[mode] != A).any() for mode, A in fixed.items())):
-        raise InvalidInput("fixed", "is not what the run was begun with", "give the same factors, or leave it out")
+        raise InvalidInput("fixed", "differs from the start of the run", "give the same factors, or leave it out")
     if state.settings.model_copy(update={"stop": settings.stop, "diagnose": settings.diagnose}) != settings:
-        raise InvalidInput("resume", "was saved under other settings", "change nothing but stop")
+        raise InvalidInput("resume", "was saved with other settings", "change only stop and diagnose")

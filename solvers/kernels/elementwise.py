@@ -27,7 +27,7 @@ def extrapolate_factor(A: Array, before: Array, weight: np.floating[Any], out: A
 
 @jit_strict
 def squares_and_sums(A: Array) -> Float64:
-    """Sums of squares and sums of the entries of each column, as 2 × R, added up row by row."""
+    """Return the sum of squares and the sum of each column as 2 × R, added up row by row."""
     squares, sums = np.zeros(A.shape[1]), np.zeros(A.shape[1])
     for i in range(A.shape[0]):
         for r in range(A.shape[1]):
@@ -39,7 +39,7 @@ def squares_and_sums(A: Array) -> Float64:
 
 @jit_strict
 def column_maxima(A: Array) -> Float64:
-    """Column maxima, at least 0; NaN where a column contains NaN."""
+    """Return the column maxima, at least 0; NaN where a column contains NaN."""
     largest = np.zeros(A.shape[1])
     for i in range(A.shape[0]):
         for r in range(A.shape[1]):

@@ -154,7 +154,7 @@ def _reasons(evidence: Evidence, suggestion: int, confidence: Confidence) -> lis
         found.append(f"{misfit}, so components cannot be counted against noise")
         found.append(f"the gain falls most steeply after {suggestion}")
         if k >= curve.largest:
-            found.append(f"or there are more components than were tried: raise rank above {evidence.rank}")
+            found.append(f"or there are more than a rank of {evidence.rank} can show: raise rank above {evidence.rank}")
     else:
         found.append(_gains(evidence))
         if misfit is not None:
@@ -167,7 +167,7 @@ def _reasons(evidence: Evidence, suggestion: int, confidence: Confidence) -> lis
         others = f"{evidence.seeds_disagreeing} of {evidence.seeds} seeds fit as well with other components"
         found.append(f"{others}: the number is reliable, the shapes may not be")
     if k >= curve.largest:
-        found.append(f"this is the largest number tried: raise rank above {evidence.rank}")
+        found.append(f"a rank of {evidence.rank} cannot show more components: raise rank above {evidence.rank}")
     if evidence.rank < evidence.rank_asked:
         found.append(f"the tensor is too small for an overfit of more than {evidence.rank} components")
     if confidence != "no":

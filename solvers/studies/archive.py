@@ -29,5 +29,5 @@ def unpack(content: bytes, study: str, readable: int) -> tuple[dict[str, Any], d
     except (BadZipFile, OSError, EOFError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise InvalidInput("state", "is damaged", "resume from an older one") from error
     if found != (study, readable):
-        raise InvalidInput("state", f"is of {found[0]}, format {found[1]}", "resume it with what saved it")
+        raise InvalidInput("state", f"is of {found[0]}, format {found[1]}", "resume it with the function that saved it")
     return header, arrays

@@ -49,7 +49,9 @@ class ChoiceSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    rank: Whole = Field(16, ge=2, le=200, description="components to start from: a few more than expected")
+    rank: Whole = Field(
+        16, ge=2, le=200, description="components to start from, of which at most three quarters can be found"
+    )
     seeds: Whole = Field(5, ge=1, le=50, description="random starts; at least two must agree on the model")
     seed: Whole = Field(0, ge=0, description="seed of the first start and of all simulations")
     noise: NoiseSetting = Field(

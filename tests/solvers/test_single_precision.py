@@ -150,7 +150,7 @@ def test_a_tensor_in_single_precision_runs_plainly() -> None:
 def test_what_single_precision_cannot_hold_is_refused_by_name_and_left_alone_by_auto(
     change: Layout, fixed: dict[int, Array] | None, reason: str
 ) -> None:
-    with pytest.raises(InvalidInput, match=f"accelerate: float32 does not go with .*{reason}"):
+    with pytest.raises(InvalidInput, match=f"accelerate: float32 cannot be combined with .*{reason}"):
         solve(change(X), asked(missing="nan"), fixed=fixed)
     result = solve(change(X), asked(accelerate="auto", missing="nan", stop={"max_iterations": 2}), fixed=fixed)
     assert result.single_iterations == 0

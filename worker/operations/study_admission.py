@@ -115,7 +115,7 @@ def _choice_problems(
         yield InvalidInput("tensor_id", "no entry is positive", "nonnegative components fit positive entries only")
     if int(LARGEST_SHARE * size / sum(tensor.shape)) < 2:
         remedy = "give one with more entries: even two components would fit its noise"
-        yield InvalidInput("tensor_id", "is too small to choose from", remedy)
+        yield InvalidInput("tensor_id", "is too small for a choice", remedy)
     needed = COPIES * 8 * size
     if needed > memory_limit:
         problem = f"needs about {needed:,} bytes for a choice; a job may take {memory_limit:,}"

@@ -31,13 +31,13 @@ IO_ERRNOS = {
 
 
 def is_storage_failure(error: OSError) -> bool:
-    """Whether the disk failed, and not what was asked of it."""
+    """Return whether an error comes from the disk itself, rather than from a wrong path or permission."""
     return isinstance(error, StoreUnavailable) or error.errno in IO_ERRNOS
 
 
 @contextmanager
 def translate_storage_errors() -> Iterator[None]:
-    """StoreFull or StoreUnavailable where the disk failed, and not what was asked of it."""
+    """Raise StoreFull or StoreUnavailable in place of an error that comes from the disk itself."""
     try:
         yield
     except OSError as error:
@@ -49,16 +49,16 @@ def translate_storage_errors() -> Iterator[None]:
 
 
 def private_folder(path: Path) -> Path:
-    """The folder, made if it is missing, with its parents."""
+    """Create a private folder and its parents, if they are missing, and return its path."""
     with translate_storage_errors():
         path.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
     return path
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a whole folder at once: no reader finds half of it. Others may be removing it too.
+    """Remove a file or a whole folder at once, so that no reader finds half of it. Others may be removing it, too.
 
-    It is moved aside before anybody asks what it is: another may put it there, or remove it, between asking and acting.
+    It is renamed before its type is looked at, because another process may replace or remove it in between.
     """
     aside = path.with_name(f".{path.name.removeprefix('.')}.{secrets.token_hex(4)}")
     with suppress(FileNotFoundError):
@@ -146,7 +146,7 @@ def atomic_writer(path: Path, flush: bool = True) -> Iterator[BinaryIO]:
 
 
 def flush_all(folder: Path) -> None:
-    """Make durable whatever was written to the file system of a folder."""
+    """Flush everything that was written to the file system of a folder."""
     with translate_storage_errors():
         system = getattr(LIBC, "syncfs", None)
         if system is None:
@@ -161,9 +161,9 @@ def flush_all(folder: Path) -> None:
 
 
 def start_writing_back(descriptor: int) -> None:
-    """Let the system begin to write a file to the disk, and wait for nothing: a flush later finds little left.
+    """Start writing a file to the disk without waiting, so that a later flush has little left to do.
 
-    Where it cannot, the flush does all of it; what fails here, the flush reports.
+    Systems that cannot do this leave all work to the flush, which also reports errors.
     """
     system = getattr(LIBC, "sync_file_range", None)
     if system is not None:
@@ -171,7 +171,7 @@ def start_writing_back(descriptor: int) -> None:
 
 
 def append(path: Path, content: bytes, place: int | None = None) -> None:
-    """Add to the end of a file, or from `place` on; durable when this returns. The file is made if it is missing."""
+    """Write and flush to the end of a file, or from `place` on. A missing file is created."""
     with (
         translate_storage_errors(),
         os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE), "r+b") as file,
@@ -184,7 +184,7 @@ def append(path: Path, content: bytes, place: int | None = None) -> None:
 
 
 def temporary_file(folder: Path, content: bytes) -> BinaryIO:
-    """A file without a name, open for reading: gone once it is closed."""
+    """Return a file without a name, open for reading, which disappears when it is closed."""
     with translate_storage_errors(), ExitStack() as unless_written:
         file = unless_written.enter_context(tempfile.TemporaryFile(dir=folder))
         file.write(content)

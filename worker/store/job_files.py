@@ -78,7 +78,7 @@ class JobFiles:
         return name
 
     def study_checkpoint(self, name: str) -> bytes | None:
-        """Return what `save_study_checkpoint` was given; None if it is gone or damaged."""
+        """Return the content of a checkpoint; None if it was deleted or is damaged."""
         unversioned = UNVERSIONED_CHECKPOINT.fullmatch(name)
         if unversioned is not None:
             stored = self._read(name) or b""
@@ -117,7 +117,7 @@ class JobFiles:
                 withdraw(self._blobs, f"{self._root}/{name}")
 
     def tidy(self) -> None:
-        """Delete what only a run needs, and what killed attempts left half-written; for a job that has ended.
+        """Delete files that an ended job does not need, and unfinished files of killed attempts.
 
         A job without final factors keeps its last checkpoint.
         """
@@ -132,7 +132,7 @@ class JobFiles:
             self.discard(item)
 
     def superseded(self) -> list[StoredItem]:
-        """List what lies beside the final factors: checkpoints, their factors, the factors of other attempts."""
+        """List files beside the final factors: checkpoints, their factors, and factors of other attempts."""
         final = self._final()
         kept = final.folder.rpartition("/")[2] if final else ""
         sizes: dict[str, int] = {}
@@ -187,7 +187,7 @@ class JobFiles:
     # Factors
 
     def save_source(self, source: Source) -> None:
-        """Save what the job runs on, for the metadata of its factors: before any checkpoint or factors."""
+        """Save the source of the job, for the metadata of its factors; called before any checkpoint or factors."""
         self._blobs.put_if_absent(f"{self._root}/{SOURCE}", source.model_dump_json().encode(), flush=not self._deferred)
 
     def save_factors(self, fence: int, state: State, result: JobResult) -> None:
@@ -220,7 +220,7 @@ class JobFiles:
         raise NoFactorsYet(self._id)
 
     def export(self, asked: Export) -> OpenFile:
-        """Open the same factors in a file that is made now, and gone once it is closed."""
+        """Open the factors in another format, in a file that disappears when it is closed."""
         opened = self.open_factors(ALL)
         with opened.file as file:
             content = export(read_model(file), asked)
@@ -265,12 +265,12 @@ class JobFiles:
     # Diagnostics
 
     def save_diagnostics(self, diagnostics: Diagnostics) -> None:
-        """Save them before the factors, so that a job that has ended has them. Every attempt finds the same."""
+        """Save the diagnostics, before the factors, so that every ended job has them. All attempts save the same."""
         content = json.dumps(asdict(diagnostics)).encode()
         self._blobs.put(f"{self._root}/{DIAGNOSTICS}", content, flush=not self._deferred)
 
     def diagnostics(self) -> bytes | None:
-        """Return them as JSON; None if there are none."""
+        """Return the diagnostics as JSON; None if there are none."""
         return self._read(DIAGNOSTICS)
 
     def _read(self, name: str) -> bytes | None:
@@ -283,7 +283,7 @@ class JobFiles:
     # The factors to start from
 
     def freeze_initial(self, other: "JobFiles") -> list[Array]:
-        """Copy the other job's factors, once: later calls give the same, however far that job gets."""
+        """Copy the factors of another job once, so that later calls return the same, even if that job goes on."""
         name = f"{self._root}/{INITIAL}"
         try:
             self._blobs.stat(name)
@@ -304,7 +304,7 @@ class JobFiles:
         history.collect(self._blobs, self._root, rows, changes)
 
     def complete_history(self) -> None:
-        """Publish what was collected: `history` and `changes` give it from now on."""
+        """Publish the collected pieces as the history of the job."""
         history.complete(self._blobs, self._root)
 
     def save_history(self, rows: Sequence[Progress], changes: Sequence[Event]) -> None:

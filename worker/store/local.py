@@ -28,5 +28,5 @@ class LocalStore(Store):
 
 
 def open_store(configuration: Configuration) -> Store:
-    """Open the store of a server; it is made if it is missing."""
+    """Open the store of a server, and create it if it is missing."""
     return LocalStore(configuration.data)

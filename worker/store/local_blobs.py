@@ -64,7 +64,7 @@ class LocalWriter(BlobWriter):
         return self._nbytes
 
     def write(self, chunk: bytes | memoryview) -> None:
-        """Write it; what was written before is on its way to the disk meanwhile."""
+        """Append a piece. Earlier pieces are written to the disk in the background."""
         with translate_storage_errors():
             view = memoryview(chunk)
             while view:
@@ -225,7 +225,7 @@ class LocalBlobs(Blobs, Disk):
         return size_of(self._unfinished)
 
     def unfinished(self) -> Sequence[Blob]:
-        """List unlocked files, and hidden ones that were left before writes were locked."""
+        """List unlocked files, and hidden files of versions that did not lock writes."""
         hidden = [*self.root.glob("jobs/.*"), *self.root.glob("jobs/[!.]*/.*"), *self.root.glob("tensors/.*.*.*")]
         found = []
         for path in [*self._unfinished.iterdir(), *hidden]:
@@ -267,9 +267,9 @@ class _Range(io.RawIOBase):
 
 
 def holds_files(root: Path) -> bool:
-    """Whether there is a tensor or a job's folder that some record must name. Loads nothing: the launcher calls it.
+    """Return whether there are tensors or jobs, which must have records. Imports no numpy, for the launcher.
 
-    An upload whose pin or marker is still there may have died before its record was added.
+    Tensors that have a pin or marker do not count: their upload may have ended before its record was added.
     """
     marked = {path.suffix.removeprefix(".") for path in _entries(root / UNFINISHED)}
     for path in _entries(root / "tensors"):

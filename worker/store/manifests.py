@@ -1,4 +1,4 @@
-"""Files that appear together: blobs in one folder, published by a manifest which is written last."""
+"""Groups of files that appear together: blobs in one folder, published by a manifest that is written last."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """The files of a published folder, by name, and what else its writer noted, as JSON values."""
+    """The files of a published folder by name, and further JSON values from its writer."""
 
     folder: str
     files: Mapping[str, Entry]
@@ -47,13 +47,13 @@ def publish(
     folder : str
         The folder. If it is published already, nothing is written.
     files : iterable of (str, bytes)
-        Names and contents, asked for one after another.
+        Names and contents, which are read one after another.
     about : mapping, optional
         JSON values for the manifest.
     flush : bool, optional
         Whether the files are durable on return, or only after the store's next flush.
     undo : bool, optional
-        Whether to delete what was written if writing fails. Not where others may be publishing the same.
+        Whether to delete the written files if writing fails. False if others may be publishing the same folder.
 
     Returns
     -------
@@ -80,9 +80,9 @@ def publish(
 
 
 def read_manifest(blobs: Blobs, folder: str) -> Manifest | None:
-    """Return what a folder has published, None if it is nothing.
+    """Return the manifest of a folder, or None if nothing is published there.
 
-    A manifest that is no JSON was written without flushing before a power cut, and is none.
+    A manifest that is not valid JSON was lost in a power cut before it was flushed, and does not count.
     """
     try:
         with blobs.open(f"{folder}/{FILE}") as file:
@@ -101,7 +101,7 @@ def read_manifest(blobs: Blobs, folder: str) -> Manifest | None:
 
 
 def withdraw(blobs: Blobs, folder: str) -> None:
-    """Delete a folder, its manifest first: no reader takes what is left for whole."""
+    """Delete a folder, its manifest first, so that no reader sees an incomplete one."""
     blobs.delete(f"{folder}/{FILE}")
     for blob in blobs.list(f"{folder}/"):
         blobs.delete(blob.name)

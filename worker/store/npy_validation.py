@@ -26,7 +26,7 @@ class Facts:
 
 
 def inspect(tensor: NDArray[Any], threads: int | None = None) -> tuple[Facts, Scan]:
-    """Scan a tensor, and describe it, with how many entries are NaN or negative. BadTensor if no job could use it."""
+    """Scan a tensor and return its properties. Raises BadTensor if no job could use it."""
     with Threads(threads) as pool, single_threaded_blas():
         found = scan(tensor, pool, runs=contiguous_runs)
     _check_entries(found)
@@ -68,7 +68,7 @@ def read_header(file: BinaryIO) -> Variable:
 
 
 def _check_entries(found: Scan) -> None:
-    """Refuse what no job could decompose, however it treats missing and negative entries."""
+    """Raise BadTensor for entries that no job could decompose, whatever its settings."""
     if found.infinite.count:
         problem = (
             f"{found.infinite.counted('infinite')}, the first at index {list(found.infinite.first)} (modes from 0)"

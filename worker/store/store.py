@@ -51,19 +51,19 @@ class Store:
         return self._tensors.open_content(sha256)
 
     def summary(self, sha256: str) -> bytes | None:
-        """Return what `save_summary` was given for this tensor; None if there is none, or it is damaged."""
+        """Return the summary of a tensor; None if there is none, or if it is damaged."""
         return self._tensors.summary(sha256)
 
     def save_summary(self, sha256: str, content: bytes) -> None:
-        """Keep what was computed from a tensor for as long as the tensor itself. Does nothing if that is gone."""
+        """Save a summary, which is kept as long as its tensor. Does nothing if the tensor was deleted."""
         self._tensors.save_summary(sha256, content)
 
     def zeros(self, sha256: str) -> bytes | None:
-        """Return what `save_zeros` was given for this tensor; None if there is none, or it is damaged."""
+        """Return the report on the zeros of a tensor; None if there is none, or if it is damaged."""
         return self._tensors.zeros(sha256)
 
     def save_zeros(self, sha256: str, content: bytes) -> None:
-        """Keep a report on the zeros of a tensor for as long as the tensor itself. Does nothing if that is gone."""
+        """Save a report on zeros, which is kept as long as its tensor. Does nothing if the tensor was deleted."""
         self._tensors.save_zeros(sha256, content)
 
     def verify_tensor(
@@ -73,7 +73,7 @@ class Store:
         on_progress: OnProgress | None = None,
         valid_seconds: float = math.inf,
     ) -> Scan | None:
-        """Check that the bytes are those that were uploaded, and return what a scan finds in them, if one was made.
+        """Check that the bytes are those that were uploaded, and return the result of a scan, if one was made.
 
         A check of unchanged bytes is valid for `valid_seconds`.
 
@@ -101,7 +101,7 @@ class Store:
         return Store(self._blobs, self._disk, deferred=True)
 
     def flush(self) -> None:
-        """Make durable whatever was written."""
+        """Flush everything that was written."""
         self._blobs.flush()
 
     def remove_job(self, job_id: str) -> None:
@@ -118,7 +118,7 @@ class Store:
         return StoredItem(f"jobs/{id}", sum(nbytes)) if nbytes else None
 
     def abandoned_uploads(self) -> list[StoredItem]:
-        """List what uploads left whose process died. Bytes with a digest may have no record."""
+        """List the remains of uploads whose process died. Those with a digest may have no record."""
         found = []
         for blob in self._disk.unfinished():
             if blob.name.startswith("uploads/"):
@@ -127,17 +127,17 @@ class Store:
         return [*found, *self._tensors.abandoned()]
 
     def interrupted_writes(self) -> list[StoredItem]:
-        """List what was being written to the files of jobs by a process that died."""
+        """List unfinished files of jobs whose process died."""
         unfinished = (blob for blob in self._disk.unfinished() if not blob.name.startswith("uploads/"))
         found = [StoredItem(blob.name, blob.nbytes) for blob in unfinished]
         return [*found, *(item for id in self._job_ids() for item in self.job(id).half_written())]
 
     def superseded(self) -> list[tuple[str, StoredItem]]:
-        """List what lies beside the final factors of jobs, with their ids: late files, if the job has ended."""
+        """List files beside the final factors of jobs, by job id. Those of an ended job were written too late."""
         return [(id, item) for id in self._job_ids() for item in self.job(id).superseded()]
 
     def remove_leftover(self, item: StoredItem) -> None:
-        """Remove what one of the three methods above has listed."""
+        """Remove an item that one of the three methods above has listed."""
         folder, *names = item.name.split("/")
         if folder == "tensors" and not names[-1].startswith("."):
             if not item.name.endswith(REMOVAL):  # removing its tensor has settled that
@@ -157,7 +157,7 @@ class Store:
         return self._disk.total_bytes()
 
     def check_writable(self) -> None:
-        """Raise StoreFull or StoreUnavailable if nothing can be written just now. Tried, not guessed."""
+        """Raise StoreFull or StoreUnavailable if nothing can be written, which is found out by writing a file."""
         self._disk.check_writable()
 
     def stored_bytes(self) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""The tensors of a store: uploads, contents by their SHA-256, and what is remembered about them.
+"""The tensors of a store: uploads, contents by their SHA-256, and notes about them.
 
 The bytes of an upload lie under a random name, `tensors/<token>.npy`. The manifest `tensors/<sha256>/manifest.json`
 publishes them, written by the first upload of these bytes; later ones find it and discard their own.
@@ -92,7 +92,7 @@ class Tensors:
         Raises
         ------
         NotFound
-            This is no SHA-256.
+            The argument is not a SHA-256.
         """
         if not DIGEST.fullmatch(sha256):
             raise NotFound("tensor content", sha256)
@@ -124,19 +124,19 @@ class Tensors:
     # What is remembered
 
     def summary(self, sha256: str) -> bytes | None:
-        """Return what `save_summary` was given for this tensor; None if there is none, or it is damaged."""
+        """Return the summary of a tensor; None if there is none, or if it is damaged."""
         return self._computed(sha256, SUMMARY)
 
     def save_summary(self, sha256: str, content: bytes) -> None:
-        """Keep a summary for as long as the tensor itself."""
+        """Save a summary, which is kept as long as its tensor."""
         self._save_computed(sha256, SUMMARY, content)
 
     def zeros(self, sha256: str) -> bytes | None:
-        """Return what `save_zeros` was given for this tensor; None if there is none, or it is damaged."""
+        """Return the report on the zeros of a tensor; None if there is none, or if it is damaged."""
         return self._computed(sha256, ZEROS)
 
     def save_zeros(self, sha256: str, content: bytes) -> None:
-        """Keep a report on the zeros of a tensor for as long as the tensor itself."""
+        """Save a report on zeros, which is kept as long as its tensor."""
         self._save_computed(sha256, ZEROS, content)
 
     def _computed(self, sha256: str, name: str) -> bytes | None:
@@ -144,7 +144,7 @@ class Tensors:
         return content if hashlib.sha256(content).hexdigest().encode() == digest else None
 
     def _save_computed(self, sha256: str, name: str, content: bytes) -> None:
-        """Put something that was computed from a tensor beside it, after its digest."""
+        """Store a note beside a tensor, after its digest."""
         self._remember(sha256, name, hashlib.sha256(content).hexdigest().encode() + b"\n" + content, flush=True)
 
     def _remember(self, sha256: str, name: str, content: bytes, flush: bool) -> None:
@@ -161,7 +161,7 @@ class Tensors:
         on_progress: OnProgress | None = None,
         valid_seconds: float = math.inf,
     ) -> Scan | None:
-        """Compare the bytes with their digest: a disk may damage them, or a person. Unchanged ones are read once.
+        """Compare the bytes with their digest, since they may have been damaged. Unchanged bytes are read once.
 
         Parameters
         ----------
@@ -177,7 +177,7 @@ class Tensors:
         Returns
         -------
         Scan or None
-            What a scan finds in the tensor, if one was made. None for a tensor that is gone: opening it says so.
+            The result of a scan, if one was made. None for a deleted tensor, which raises an error when it is opened.
 
         Raises
         ------
@@ -217,7 +217,7 @@ class Tensors:
             return verify(file, tensor, sha256, threads, on_progress)
 
     def remember(self, sha256: str, blob: Blob, found: Scan) -> None:
-        """Note that a large tensor is intact. Not flushed: what a power cut spoils is ignored, and found again."""
+        """Note that a large tensor is intact. The note is not flushed: if it is lost, the tensor is checked again."""
         note = Verified.now(blob, found) if blob.nbytes >= LEAST_BYTES else None
         if note is None:
             return
@@ -229,7 +229,7 @@ class Tensors:
     # Publishing and removing
 
     def publish(self, sha256: str, blob: str, nbytes: int) -> bool:
-        """Publish the bytes of an upload unless others are; return whether it is these that count."""
+        """Publish the bytes of an upload, unless the same bytes are published; return whether these were."""
         folder = f"tensors/{sha256}"
         manifest = json.dumps({"format": FORMAT, "sha256": sha256, "blob": blob, "nbytes": nbytes}).encode()
         while not self._blobs.put_if_absent(f"{folder}/{MANIFEST}", manifest):
@@ -253,7 +253,7 @@ class Tensors:
         sha256 : str
             The tensor.
         is_unused : callable
-            Asked again while no upload can rely on these bytes any more.
+            Called again once no further upload can rely on these bytes.
 
         Returns
         -------
@@ -330,7 +330,7 @@ class Tensors:
 
 
 class Upload:
-    """One upload: a context manager. What was not kept when it ends is gone.
+    """An upload, as a context manager. Bytes that were not kept are discarded at its end.
 
     The tensor's record must be added before it ends: until then no other process may remove the same content.
     """
@@ -352,16 +352,16 @@ class Upload:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes were written."""
+        """Number of bytes written."""
         return self._writer.nbytes
 
     @property
     def sha256(self) -> str:
-        """The digest of what was written."""
+        """SHA-256 of the bytes written."""
         return self._digest.hexdigest()
 
     def write(self, chunk: bytes | memoryview) -> None:
-        """Write and hash a piece, side by side. The caller may reuse its buffer then."""
+        """Write and hash a piece. The caller may reuse its buffer afterwards."""
         hashed = self._hasher.submit(self._digest.update, chunk) if len(chunk) >= LARGE_CHUNK else None
         try:
             self._writer.write(chunk)
@@ -372,7 +372,7 @@ class Upload:
                 hashed.result()
 
     def keep(self, expected_sha256: str | None = None, threads: int | None = None) -> tuple[str, Facts]:
-        """Check the file, and make it durable under its SHA-256: the same bytes are stored once.
+        """Check the file and store it under its SHA-256, so that equal bytes are stored once.
 
         Parameters
         ----------
@@ -386,7 +386,7 @@ class Upload:
         sha256 : str
             The digest.
         facts : Facts
-            What is known of the tensor.
+            Properties of the tensor.
 
         Raises
         ------
@@ -418,7 +418,7 @@ class Upload:
         return sha256, facts
 
     def discard(self, is_unused: IsUnused) -> None:
-        """Leave nothing of an upload that was kept, but whose record was refused."""
+        """Remove an upload that was kept, but whose record was refused."""
         if self._pin is not None:
             self._blobs.delete(self._pin)
         self._tensors.remove(self.sha256, is_unused)

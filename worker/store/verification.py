@@ -31,7 +31,7 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Verified:
-    """That a blob had the digest of its tensor, and what was found in it."""
+    """A note that a blob had the digest of its tensor, with the result of a scan."""
 
     blob: str
     version: str
@@ -41,7 +41,7 @@ class Verified:
 
     @classmethod
     def now(cls, blob: Blob, found: Scan) -> "Verified | None":
-        """Return what may be remembered; None if a change of the blob could go unnoticed."""
+        """Return a note for now; None if a later change of the blob could go unnoticed."""
         return None if blob.version is None else cls(blob.name, blob.version, time.time(), machine_signature(), found)
 
     def holds_for(self, blob: Blob, valid_seconds: float) -> bool:
@@ -55,7 +55,7 @@ class Verified:
         return self.scan if self.machine == machine_signature() else None
 
     def to_bytes(self, sha256: str) -> bytes:
-        """Return it as JSON after a digest, so that a damaged note, or one of another tensor, is not believed."""
+        """Return the note as JSON after a digest, so that a damaged note, or one of another tensor, is ignored."""
         content = json.dumps({"format": FORMAT, "sha256": sha256, **asdict(self)}).encode()
         return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
 

@@ -25,16 +25,18 @@ Format = Annotated[
 ]
 Scale = Annotated[
     _Scale,
-    Query(description="none: as the run left them; unit: columns of norm 1; max: of maximum 1, both times `weights`"),
+    Query(description="none: columns as in the run; unit: norm 1; max: maximum 1. Multiply unit and max by `weights`"),
 ]
 Order = Annotated[_Order, Query(description="none: as in the run; share: the largest component first")]
 Zeros = Annotated[_Zeros, Query(description="drop: leave out components below a millionth of the tensor's norm")]
-OneMode = Annotated[int | None, Query(ge=1, description="csv: this mode's table alone, not in an archive; from 1")]
+OneMode = Annotated[
+    int | None, Query(ge=1, description="csv: only the table of this mode, without an archive; counted from 1")
+]
 Mode = Annotated[int, Path(ge=1, description="counted from 1")]
 MEDIA_TYPES: Mapping[str, str] = {"npz": BYTES, "mat": BYTES, "csv": "application/zip", "nc": "application/x-netcdf"}
 TABLE = "text/csv"
 HEADERS: dict[str, Any] = {
-    "Factors-Iteration": {"schema": {"type": "integer"}, "description": "the iteration that the factors are of"}
+    "Factors-Iteration": {"schema": {"type": "integer"}, "description": "iteration of the factors"}
 }
 ERRORS = error_responses(304, 400, 404, 409, 412, 416)
 ALL = {**binary_responses(BYTES, "application/zip", "application/x-netcdf", TABLE, headers=HEADERS), **ERRORS}
@@ -55,9 +57,11 @@ def get_factors(
     zeros: Zeros = "keep",
     mode: OneMode = None,
 ) -> Response:
-    """All factors in one file. While the job runs they are its last checkpoint's."""
+    """Download all factors in one file. While the job runs, they are those of its last checkpoint."""
     if mode is not None and format != "csv":
-        raise InvalidInput("mode", "goes with format=csv only", f"leave it out, or ask for {request.url.path}/{mode}")
+        raise InvalidInput(
+            "mode", "is only valid with format=csv", f"leave it out, or ask for {request.url.path}/{mode}"
+        )
     asked = Export(format=format, scale=scale, order=order, zeros=zeros, mode=mode)
     opened = jobs.open_factors(owner, job_id, asked)
     if mode is not None:
@@ -69,11 +73,11 @@ def get_factors(
 @router.head("/factors/{mode}", include_in_schema=False)
 @router.get("/factors/{mode}", response_class=Response, responses=ONE)
 def get_factor(job_id: str, mode: Mode, request: Request, owner: Owner, jobs: Jobs) -> Response:
-    """The factor of one mode as `.npy`, its shape length × rank."""
+    """Download the factor of one mode as `.npy`, an array of shape length × rank."""
     return serve_file(request, jobs.open_factor(owner, job_id, mode), f"{job_id}-A{mode}.npy")
 
 
 @router.get("/axes", response_model=list[Axis], responses=error_responses(404))
 def get_job_axes(job_id: str, owner: Owner, jobs: Jobs) -> Any:
-    """The labels that the tensor had when the job was submitted; empty without any."""
+    """Get the labels that the tensor had when the job was submitted; empty if it had none."""
     return jobs.axes(owner, job_id) or []

@@ -16,11 +16,11 @@ router = APIRouter(prefix=f"{API_PREFIX}/jobs/{{job_id}}", tags=["models"])
 
 @router.get("/diagnostics", response_model=Diagnostics, responses=error_responses(404, 409))
 def get_diagnostics(job_id: str, owner: Owner, models: Models) -> Response:
-    """Core consistency, shares and congruence of the components, squared residual and leverage of every index."""
+    """Get core consistency, shares and congruence of the components, and residual and leverage of every index."""
     return Response(models.diagnostics(owner, job_id), media_type=JSON)
 
 
 @router.get("/model", response_model=ModelSlice, responses=error_responses(404, 409))
 def get_model(job_id: str, owner: Owner, models: Models, fix: Fix = "", most: Most = 256) -> Response:
-    """A slice of the model, of the tensor and of the residual. While the job runs, of its last checkpoint."""
+    """Get a slice of the model, the tensor and the residual. While the job runs, the model is its last checkpoint."""
     return Response(models.slice(owner, job_id, fix, most).model_dump_json(), media_type=JSON)

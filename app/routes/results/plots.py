@@ -1,4 +1,4 @@
-"""GET …/plots/{plot}: pictures of a job."""
+"""GET …/plots/{plot}: plots of a job."""
 
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ Plot = Annotated[
     Literal["convergence", "components"],
     Path(description="convergence: objective and relative error per iteration; components: one row of panels for each"),
 ]
-PlotFormat = Annotated[Literal["svg", "png", "pdf"], Query(description="of the picture")]
+PlotFormat = Annotated[Literal["svg", "png", "pdf"], Query(description="format of the file")]
 MEDIA_TYPES = {"svg": "image/svg+xml", "png": "image/png", "pdf": "application/pdf"}
 # Generators of clients that know no pictures read them as bytes, if the document offers bytes.
 PICTURES: dict[str, Any] = {
@@ -26,7 +26,7 @@ router = APIRouter(prefix=f"{API_PREFIX}/jobs/{{job_id}}", tags=["jobs"])
 
 @router.get("/plots/{plot}", response_class=Response, responses={200: PICTURES, **error_responses(404, 409)})
 def get_plot(job_id: str, plot: Plot, owner: Owner, jobs: Jobs, format: PlotFormat = "svg") -> Response:
-    """A picture of the job. While it runs, of what it has so far: 409 for components before the first checkpoint."""
+    """Draw a plot. While the job runs, it shows the results so far: 409 for components before the first checkpoint."""
     from sparse_ncp.solvers.studies import plots  # what draws takes as long to load as the rest of the API
 
     if plot == "components":

@@ -59,9 +59,9 @@ router = APIRouter(prefix=f"{API_PREFIX}/tensors", tags=["tensors"])
     openapi_extra={**BODY, **DIGEST},
 )
 async def upload_tensor(request: Request, caller: Caller, tensors: Tensors, name: Name = None) -> Response:
-    """Upload a tensor of order 2 or more, or a mask. It is checked whole before it is kept.
+    """Upload a tensor of order 2 or more, or a mask. All entries are checked before it is stored.
 
-    NaN and negative entries are counted; a job says how to treat them.
+    NaN and negative entries are counted; each job decides how to treat them.
     """
     length, limits = declared_length(request), caller.limits
     check_length(length, limits.tensor_bytes)
@@ -85,13 +85,13 @@ def list_tensors(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Response:
-    """Your tensors, newest first. With `sha256`, a client can check whether the server has a file already."""
+    """List your tensors, newest first. With `sha256`, a client can check whether the server has a file already."""
     return answer_page(request, records.tensors.list(owner, sha256=sha256, name=name, limit=limit, cursor=cursor))
 
 
 @router.get("/{tensor_id}", response_model=TensorAnswer, responses=error_responses(404))
 def get_tensor(tensor_id: str, owner: Owner, tensors: Tensors) -> Response:
-    """The record of a tensor, with its labels and what is known of its zeros."""
+    """Get the record of a tensor, with its labels and a report on its zeros."""
     return answer(tensors.get(owner, tensor_id))
 
 
@@ -108,7 +108,7 @@ def rename_tensor(tensor_id: str, body: NewName, owner: Owner, records: Records)
 
 @router.get("/{tensor_id}/axes", response_model=list[Axis], responses=error_responses(404))
 def get_axes(tensor_id: str, owner: Owner, records: Records) -> Any:
-    """The labels of the modes, in order; empty if there are none."""
+    """Get the labels of the modes, in order; empty if there are none."""
     return records.tensors.get_labelled(owner, tensor_id).axes or []
 
 
@@ -134,5 +134,5 @@ def delete_tensor(tensor_id: str, owner: Owner, tensors: Tensors) -> Response:
 @router.head("/{tensor_id}/content", include_in_schema=False)
 @router.get("/{tensor_id}/content", response_class=Response, responses=CONTENT)
 def get_content(tensor_id: str, request: Request, owner: Owner, tensors: Tensors) -> Response:
-    """The `.npy` file, whole or by `Range`. The ETag is its SHA-256."""
+    """Download the `.npy` file, whole or by `Range`. The ETag is its SHA-256."""
     return serve_file(request, tensors.open_content(owner, tensor_id), f"{tensor_id}.npy")

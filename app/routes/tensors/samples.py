@@ -29,12 +29,12 @@ class SampleAnswer(BaseModel):
 
 class SamplePage(BaseModel):
     items: list[SampleAnswer]
-    next: str | None = Field(description="null: all are on one page")
+    next: str | None = Field(description="always null, since all samples are on one page")
 
 
 @router.get("", response_model=SamplePage, responses=error_responses())
 async def list_samples() -> SamplePage:
-    """The sample tensors."""
+    """List the sample tensors."""
     items = [
         SampleAnswer(
             name=sample.name,

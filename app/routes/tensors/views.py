@@ -1,4 +1,4 @@
-"""GET …/slice and …/summary: what is in a tensor, thinned to what a page can draw."""
+"""GET …/slice and …/summary: the entries of a tensor, reduced to an amount that a page can draw."""
 
 from anyio import to_thread
 from fastapi import APIRouter, Request
@@ -17,15 +17,15 @@ router = APIRouter(prefix=f"{API_PREFIX}/tensors/{{tensor_id}}", tags=["tensors"
 
 @router.get("/slice", response_model=Slice, responses=error_responses(404))
 def get_slice(tensor_id: str, owner: Owner, tensors: Tensors, fix: Fix = "", most: Most = 256) -> Response:
-    """A slice of the tensor: some modes held at an index, the others whole or thinned evenly."""
+    """Get a slice of the tensor. Some modes are held at an index; the others are whole or evenly thinned."""
     return Response(tensors.slice(owner, tensor_id, fix, most).model_dump_json(), media_type=JSON)
 
 
 @router.get("/summary", response_model=Summary, responses=error_responses(404))
 async def get_summary(tensor_id: str, request: Request, owner: Owner, tensors: Tensors) -> Response:
-    """A histogram, a profile along every mode, and counts of missing, negative and zero entries.
+    """Get a histogram, a profile along every mode, and counts of missing, negative and zero entries.
 
-    Computed once and kept with the tensor; summaries wait for each other, other calls for none.
+    A summary is computed once and kept with the tensor. One is computed at a time; other calls do not wait.
     """
     found = await to_thread.run_sync(tensors.find_summary, owner, tensor_id)
     if found is None:

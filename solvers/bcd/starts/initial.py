@@ -171,10 +171,10 @@ def check_fixed(
             raise InvalidInput(f"fixed A{mode}", f"has shape {A.shape}", wanted)
         checked[mode - 1] = _check_factor(f"fixed A{mode}", A)
     if fixed and settings.regrow:
-        raise InvalidInput("regrow", "puts back components, which fixed factors do not have", "leave it out")
+        raise InvalidInput("regrow", "cannot be combined with fixed factors", "leave it out")
     if fixed and settings.sparsity is not None:
         remedy = "give beta instead: the model that the factors come from has it in result.resolved"
-        raise InvalidInput("sparsity", "is for components whose scale is free, and some factors are fixed", remedy)
+        raise InvalidInput("sparsity", "cannot be combined with fixed factors", remedy)
     _check_model_size("fixed", list(checked.values()), dtype)
     return {mode: np.ascontiguousarray(A, dtype) for mode, A in checked.items()}
 
@@ -215,7 +215,7 @@ def _check_model_size(field: str, factors: Sequence[Array], dtype: np.dtype[Any]
     with np.errstate(over="ignore"):
         size = math.prod(float(np.linalg.norm(A)) for A in factors)
     if not size < LARGEST_NORM[dtype]:
-        raise InvalidInput(field, f"makes a model out of the range of {dtype}", "scale the factors down")
+        raise InvalidInput(field, f"gives a model outside the range of {dtype}", "scale the factors down")
 
 
 def _check_factor(field: str, given: NDArray[Any]) -> Float64:

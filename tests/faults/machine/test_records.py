@@ -159,7 +159,7 @@ def test_a_lost_list_of_files_is_refused_and_can_be_repaired(tmp_path: Path) -> 
     assert refused.returncode == 2
     assert len(refused.stderr.splitlines()) == 1
     assert f"ncp repair --data {tmp_path / 'data'}" in refused.stderr
-    assert "written anew" in ncp("repair", tmp_path / "data").stdout
+    assert "has been rebuilt" in ncp("repair", tmp_path / "data").stdout
     assert manifest.read_bytes() == listed
     with server(tmp_path) as running:
         assert state_of(running, job) == "succeeded"
@@ -184,7 +184,7 @@ def test_files_without_records_are_refused_with_the_ways_to_go_on(tmp_path: Path
         refused = ncp("serve", data, "--port", "0")
         assert refused.returncode == 2
         assert len(refused.stderr.splitlines()) == 1
-        assert all(word in refused.stderr for word in ("no records", "backup", "NCP_REDIS_URL", "begin anew"))
+        assert all(word in refused.stderr for word in ("no records", "backup", "NCP_REDIS_URL", "start afresh"))
     for name in ("tensors", "jobs"):
         shutil.move(data / name, tmp_path / name)
     with server(tmp_path) as running, http_client(running.address) as caller:

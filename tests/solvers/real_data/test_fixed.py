@@ -94,7 +94,7 @@ def test_a_run_is_resumed_with_its_fixed_factors_or_refused() -> None:
             *_, last = sweeps(X, wanted, fixed=fixed, resume=saved, threads=1)
             assert [A.tobytes() for A in last.factors] == [A.tobytes() for A in states[-1].factors]
     for other in ({3: FACTORS[2]}, {2: 2 * FACTORS[1]}):
-        with pytest.raises(InvalidInput, match="fixed: is not what the run was begun with"):
+        with pytest.raises(InvalidInput, match="fixed: differs from the start of the run"):
             next(sweeps(X, wanted, fixed=other, resume=states[0]))
     (exact,) = sweeps(X, asked(), fixed=MODEL, threads=1)
     assert list(sweeps(X, asked(), resume=State.from_bytes(exact.to_bytes()))) == []
@@ -119,8 +119,8 @@ def test_initial_factors_go_along_with_fixed_ones() -> None:
         ({2: FACTORS[1][:, :2]}, {}, r"fixed A2: has shape \(12, 2\)"),
         ({2: -FACTORS[1]}, {}, "fixed A2: has negative entries, .* of"),
         ({2: FACTORS[1] * np.nan}, {}, "fixed A2: has NaN"),
-        ({2: FACTORS[1] * 1e80}, {}, "fixed: makes a model out of the range"),
-        ({2: FACTORS[1]}, {"regrow": True, "penalty": "l1"}, "regrow: puts back"),
+        ({2: FACTORS[1] * 1e80}, {}, "fixed: gives a model outside the range"),
+        ({2: FACTORS[1]}, {"regrow": True, "penalty": "l1"}, "regrow: cannot be combined with fixed"),
         ({2: FACTORS[1]}, {"sparsity": 0.1, "penalty": "l1"}, "sparsity: .*give beta instead"),
     ],
 )
@@ -137,5 +137,5 @@ def test_a_component_that_the_new_samples_lack_is_reported() -> None:
 
 
 def test_factors_beyond_single_precision_are_refused_where_that_is_the_tensors() -> None:
-    with pytest.raises(InvalidInput, match="fixed: makes a model out of the range of float32"):
+    with pytest.raises(InvalidInput, match="fixed: gives a model outside the range of float32"):
         solve(X.astype(np.float32), asked(), fixed={2: FACTORS[1] * 1e40})

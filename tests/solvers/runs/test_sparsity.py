@@ -69,8 +69,8 @@ def test_auto_is_more_for_more_noise() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"sparsity": 0.02, "beta": 0.1}, "together with beta"),
-        ({"sparsity": 0.02, "beta": (0.0, 0.1, 0.0)}, "together with beta"),
+        ({"sparsity": 0.02, "beta": 0.1}, "cannot be combined with beta"),
+        ({"sparsity": 0.02, "beta": (0.0, 0.1, 0.0)}, "cannot be combined with beta"),
         ({"sparsity": 0.02, "penalty": "l1_squared"}, "needs the plain penalty"),
         ({"sparsity": 0.0}, "greater than 0"),
         ({"sparsity": 1.0}, "less than 1"),

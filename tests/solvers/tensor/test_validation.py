@@ -129,7 +129,7 @@ def test_a_penalty_for_another_number_of_modes_is_refused(field: str) -> None:
         (lambda factors: [*factors[:2], -factors[2]], "A3: has negative entries, 20 of 20"),
         (lambda factors: [factors[0] * np.nan, *factors[1:]], "A1: has NaN"),
         (lambda factors: [factors[0] * 1j, *factors[1:]], "A1: has dtype complex"),
-        (lambda factors: [factors[0] * 1e70, *factors[1:]], "initial: makes a model out of the range of float64"),
+        (lambda factors: [factors[0] * 1e70, *factors[1:]], "initial: gives a model outside the range of float64"),
     ],
 )
 def test_bad_initial_factors_are_refused(spoil: Callable[[list[Float64]], list[Any]], words: str) -> None:
