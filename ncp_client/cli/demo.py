@@ -30,7 +30,7 @@ def demo(
     from ncp_client.progress import upload_bar, watch_live
 
     folder.mkdir(parents=True, exist_ok=True)
-    print("starting   a server for this sample; the first start compiles the solvers, which can take a minute")
+    print("starting   a server; the first start compiles the solvers, which can take minutes", flush=True)
     with tempfile.TemporaryDirectory(prefix="ncp-demo-") as private, _server(Path(private)) as url:
         sample = Path(private) / "sample.npy"
         write_planted(sample, SHAPE, RANK, NOISE, SEED)

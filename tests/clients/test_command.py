@@ -318,6 +318,7 @@ def test_the_demo_runs_alone_and_leaves_factors_a_picture_and_nothing_else(tmp_p
     command = [*NCP, "demo", "--output", str(tmp_path / "out")]
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("starting   a server; the first start compiles the solvers")
     assert "6 of 12 components, relative error 0.0" in ran.stdout
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"components.png", "factors.npz"}
     address = re.search(r"http://127\.0\.0\.1:(\d+)", ran.stdout)

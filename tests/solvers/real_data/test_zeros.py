@@ -127,7 +127,7 @@ def test_a_prepared_tensor_has_a_mask_of_its_own() -> None:
     cut, _, _ = spectra()
     with Threads(1) as pool:
         prepared = prepare(RunInputs(cut, Settings(rank=2, method="hals")), pool).tensor
-    with pytest.raises(InvalidInput, match="zeros: is 'missing' for a tensor that has a mask of its own"):
+    with pytest.raises(InvalidInput, match="zeros: cannot be 'missing', since the tensor has a mask of its own"):
         solve(prepared, Settings(rank=2, method="hals", zeros="missing"))
 
 
