@@ -30,7 +30,7 @@ async def current_caller(request: Request) -> _Caller:
 
 
 async def current_owner(request: Request) -> str:
-    """Return the owner of what the caller makes."""
+    """Return the owner of everything that the caller creates."""
     return (await current_caller(request)).owner
 
 

@@ -25,7 +25,7 @@ class MissingCredentials(AuthError):
 
 
 class InvalidCredentials(AuthError):
-    """There is no such key."""
+    """The key is unknown."""
 
     def __init__(self) -> None:
         super().__init__("the key is unknown, or was revoked", {"WWW-Authenticate": f'{REALM}, error="invalid_token"'})

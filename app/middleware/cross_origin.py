@@ -30,11 +30,12 @@ ALLOWED_HEADERS = (
 
 
 class CrossOriginMiddleware:
-    """Refuses changes that a page of another origin makes a browser send: some need no preflight, and no key here.
+    """Refuses requests by which a page of another origin would change something.
 
-    Browsers send where a request comes from (Sec-Fetch-Site) to servers on loopback and behind TLS; old ones only their
-    Origin, which is compared with the Host. A request that brings a key is no page's trick: no other page has it. A
-    cookie the browser sends by itself, so that an origin which the operator names may not act in a session.
+    CORS is not enough, because some such requests need no preflight, and an open server needs no key. On loopback and
+    behind TLS, browsers report the origin of a request in Sec-Fetch-Site; old ones only send Origin, which is compared
+    with Host. A request with a key is allowed, since a foreign page does not have the key. A cookie is sent by the
+    browser itself, so even an origin that the operator names may not use a session.
     """
 
     def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:
@@ -59,7 +60,7 @@ class CrossOriginMiddleware:
 
 
 def _is_same(origin: str, host: str) -> bool:
-    """Whether an origin has this host and port; the port of its scheme may be left out of either."""
+    """Return whether an origin has this host and port. Either may leave out the default port of the scheme."""
     try:
         ours, theirs = urlsplit(origin), urlsplit(f"//{host}")
         ports = [DEFAULT_PORTS.get(ours.scheme) if url.port is None else url.port for url in (ours, theirs)]

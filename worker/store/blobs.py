@@ -55,7 +55,7 @@ class BlobWriter(Protocol):
         """Discard what was written. Does nothing after `commit`."""
 
     def local_path(self) -> Path | None:
-        """Return a file that holds what was written so far, for memory maps. None where there is none."""
+        """Return a local file with the content so far, for memory maps; None if there is none."""
 
     def __enter__(self) -> Self: ...
 
@@ -76,7 +76,7 @@ class Blobs(Protocol):
     *Atomic.* A reader sees the whole old content, the whole new content or no blob, never a mixture or a part.
     *Durable.* What a method has returned from survives a crash of the process and of the machine, except after
     ``flush=False`` (see `put`) and `delete` (a deleted blob may be back after a power cut).
-    *Consistent.* What was written or deleted is seen so by every later call, in any process or machine.
+    *Consistent.* Every later call, in any process or machine, sees what was written or deleted.
     *Open blobs stay.* A reader keeps the content that it opened, even if the blob is replaced or deleted meanwhile.
     *Safe in threads.* All methods may be called from several threads and processes at once.
 
@@ -156,7 +156,7 @@ class Blobs(Protocol):
         """Write a large blob in pieces."""
 
     def flush(self) -> None:
-        """Make durable whatever was written with ``flush=False`` before."""
+        """Make everything durable that was written with ``flush=False``."""
 
     def local_path(self, name: str) -> Path | None:
         """Return the blob's file on a local disk, for memory maps. None where there is none.
@@ -182,20 +182,20 @@ class Disk(Protocol):
         """Open a file without a name, which is gone once it is closed."""
 
     def check_writable(self) -> None:
-        """Raise StoreFull or StoreUnavailable if nothing can be written just now."""
+        """Raise StoreFull or StoreUnavailable if nothing can be written at present."""
 
     def unfinished_bytes(self) -> int:
-        """Return the size of all writes that are not finished, of the living as well."""
+        """Return the size of all unfinished writes, including those of live processes."""
 
     def unfinished(self) -> Sequence[Blob]:
-        """List the writes which their processes did not live to finish. Their names are no names of blobs."""
+        """List unfinished writes whose processes have died. Their names are not valid for blobs."""
 
     def discard(self, name: str) -> None:
         """Reclaim the space of an unfinished write."""
 
 
 class OpenFile(NamedTuple):
-    """A stored file, open for reading: it stays whole for its reader, even if it is replaced or removed meanwhile."""
+    """A stored file, open for reading. Its reader keeps the content, even if it is replaced or removed meanwhile."""
 
     file: BinaryIO
     sha256: str
@@ -206,7 +206,7 @@ class OpenFile(NamedTuple):
 class StoredItem(NamedTuple):
     """Something in the store that cleanup may remove: its name and its size.
 
-    `sha256` is set for tensor content that may have no record: cleanup asks before removing that.
+    `sha256` is set for a tensor that may have no record; cleanup checks that before it removes the tensor.
     """
 
     name: str

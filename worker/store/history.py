@@ -49,7 +49,7 @@ def collect(blobs: Blobs, folder: str, rows: Sequence[Progress], changes: Sequen
 
 
 def complete(blobs: Blobs, folder: str) -> None:
-    """Publish what was collected, and delete the pieces. Others may be doing the same."""
+    """Publish the collected pieces as one history, and delete them. Others may be doing the same."""
     tables: list[Float64] = []
     length, changes = 0, dict[str, Event]()
     for first, count, name in _pieces(blobs, folder):
@@ -77,7 +77,7 @@ def is_complete(blobs: Blobs, folder: str) -> bool:
 
 
 def discard_pieces(blobs: Blobs, folder: str) -> None:
-    """Delete what was collected."""
+    """Delete the collected pieces."""
     for _, _, name in _pieces(blobs, folder):
         blobs.delete(name)
 

@@ -160,7 +160,7 @@ class JobFiles:
         self._blobs.delete(item.name)
 
     def remove(self) -> None:
-        """Delete all files, first those that lead readers to others."""
+        """Delete all files, manifests first."""
         for name in self._folders(published=True):
             self._blobs.delete(f"{self._root}/{name}/{manifests.FILE}")
         for blob in self._blobs.list(f"{self._root}/"):
