@@ -34,8 +34,8 @@ class CrossOriginMiddleware:
 
     CORS is not enough, because some such requests need no preflight, and an open server needs no key. On loopback and
     behind TLS, browsers report the origin of a request in Sec-Fetch-Site; old ones only send Origin, which is compared
-    with Host. A request with a key is allowed, since a foreign page does not have the key. A cookie is sent by the
-    browser itself, so even an origin that the operator names may not use a session.
+    with Host unless there is a key, which a foreign page does not have. A cookie is sent by the browser itself, so even
+    an origin that the operator names may not use a session.
     """
 
     def __init__(self, app: ASGIApp, origins: Sequence[str]) -> None:

@@ -18,19 +18,22 @@ export async function loadFactors(path, modes, signal) {
   }
 }
 
-const norm = (values) => Math.sqrt(values.reduce((sum, value) => sum + value * value, 0));
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+const norm = (values) => Math.sqrt(values.reduce((total, value) => total + value * value, 0));
 const largest = (values) => values.reduce((most, value) => Math.max(most, value), 0);
+
+/** Count the entries of a column below the threshold, relative to its maximum. */
+function zerosOf(values, threshold) {
+  const peak = largest(values);
+  return values.reduce((count, value) => count + (peak === 0 || value / peak < threshold), 0);
+}
 
 /** Return the fraction of entries below the threshold, relative to their column's maximum, averaged over the modes. */
 export function sparsityOf(factors, threshold) {
-  const shares = factors.map((factor) => {
-    const zero = factor.reduce((sum, values) => {
-      const peak = largest(values);
-      return sum + values.reduce((count, value) => count + (peak === 0 || value / peak < threshold), 0);
-    }, 0);
-    return zero / (factor.length * factor[0].length);
-  });
-  return shares.reduce((sum, share) => sum + share, 0) / shares.length;
+  const shares = factors.map(
+    (factor) => sum(factor.map((values) => zerosOf(values, threshold))) / (factor.length * factor[0].length),
+  );
+  return sum(shares) / shares.length;
 }
 
 /**
@@ -44,27 +47,16 @@ export function componentsOf(factors, settings, tensorNorm) {
   const rank = factors[0].length;
   const found = Array.from({ length: rank }, (_, column) => {
     const own = factors.map((factor) => factor[column]);
-    const scaled = own.map((values) => {
-      const peak = largest(values);
-      return peak ? values.map((value) => value / peak) : values;
-    });
-    const zero = scaled.reduce(
-      (sum, values) => sum + values.reduce((count, value) => count + (value < threshold), 0),
-      0,
-    );
-    const reached = own.every((values) => {
-      const peak = largest(values);
-      return peak > 0 && peak >= threshold;
-    });
+    const peaks = own.map(largest);
     return {
       number: column + 1,
-      reached,
+      reached: peaks.every((peak) => peak > 0 && peak >= threshold),
       weight: own.reduce((product, values) => product * norm(values), 1),
-      columns: scaled,
-      sparsity: zero / own.reduce((sum, values) => sum + values.length, 0),
+      columns: own.map((values, mode) => values.map((value) => value / (peaks[mode] || 1))),
+      sparsity: sum(own.map((values) => zerosOf(values, threshold))) / sum(own.map((values) => values.length)),
     };
   });
-  const total = found.reduce((sum, { weight }) => sum + weight ** 2, 0);
+  const total = sum(found.map(({ weight }) => weight ** 2));
   return found
     .filter(({ weight, reached }) => (settings.sparsity === null ? reached : weight > DEAD_SHARE * tensorNorm))
     .map((one) => ({ ...one, share: one.weight ** 2 / total }))
