@@ -167,7 +167,7 @@ def test_a_part_that_dies_is_started_again(tmp_path: Path) -> None:
             before.send_signal(signal.SIGKILL)
             wait_for(lambda: part(running, name).pid != before.pid, what=f"a new {name}")  # noqa: B023
         wait_for(lambda: _is_ready(running), what="the server to be ready again")
-        assert "started again" in running.log.read_text()
+        assert "will be restarted" in running.log.read_text()
         job = long_job(running)
         assert ended(ExecutionRecords.of(configuration_of(running)), job).state == "succeeded"
 
