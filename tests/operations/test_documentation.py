@@ -53,7 +53,7 @@ RUN = {
     ("docs/how-to/python.md", "python"): 3,
     ("docs/how-to/python.md", "sh"): 1,
     ("docs/how-to/r.md", "r"): 3,
-    ("docs/how-to/real-data.md", "python"): 6,
+    ("docs/how-to/real-data.md", "python"): 7,
     ("docs/how-to/running-a-server.md", "sh"): 3,
     ("docs/how-to/studies.md", "python"): 2,
     ("docs/tutorial.md", "python"): 2,
