@@ -1,10 +1,10 @@
 """A dense tensor in memory or in a memory map, with or without missing entries; no unfolding is ever copied."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -40,6 +40,8 @@ MANY_ENTRIES, LONG_MODE = 1 << 24, 4
 SINGLE_BYTES = 4
 # Entries copied between two reports of progress, where a run can be cancelled.
 COPIED_AT_ONCE = 1 << 24
+
+Measured = TypeVar("Measured")
 
 
 class MissingEntries(NamedTuple):
@@ -122,19 +124,49 @@ class Tensor(DimensionTree):
 
     def squared_residual(self, factors: Sequence[Array]) -> float:
         """Return ‖X − ⟦A¹…Aᴺ⟧‖², summed entry by entry in tiles: one more product, but no cancellation."""
+
+        def squared(difference: Array) -> float:
+            flat = difference.ravel().astype(np.float64, copy=False)
+            return float(flat @ flat)
+
+        return math.fsum(square for _, _, square in self._residual_tiles(factors, squared))
+
+    def sums_per_index(
+        self, mode: int, factors: Sequence[Array], terms: Sequence[Callable[[Float64], Float64]] = (np.square,)
+    ) -> Float64:
+        """Return sums of X − ⟦A¹…Aᴺ⟧ over the slices of a mode, in tiles: a row for each term, such as its square."""
+        cut = split_point(self.stored.shape)
+        axis = self.modes.index(mode)
+        half = self.stored.shape[:cut] if axis < cut else self.stored.shape[cut:]
+        across = 1 if axis < cut else 0  # the axis of a tile that is summed first
+
+        def summed(difference: Array) -> Float64:
+            exact = difference.reshape(difference.shape[-2:]).astype(np.float64, copy=False)
+            return np.array([term(exact).sum(axis=across) for term in terms])
+
+        total = np.zeros((len(terms), math.prod(half)))
+        for rows, columns, part in self._residual_tiles(factors, summed):
+            total[:, rows if axis < cut else columns] += part
+        axes = tuple(1 + other for other in range(len(half)) if other != axis - (axis >= cut) * cut)
+        sums: Float64 = total.reshape(len(terms), *half).sum(axis=axes)
+        return sums
+
+    def _residual_tiles(
+        self, factors: Sequence[Array], measure: Callable[[Array], Measured]
+    ) -> Iterator[tuple[slice, slice, Measured]]:
+        """Yield a measure of X − ⟦A¹…Aᴺ⟧, zero where an entry is missing, tile by tile with its rows and columns."""
         cut = split_point(self.stored.shape)
         left, right = (KhatriRao([factors[mode] for mode in half]) for half in (self.modes[:cut], self.modes[cut:]))
         split = Split(0, cut)
         blocks = Blocks(self.stored, split) if self.missing is None else MaskedBlocks(self.missing.mask, split)
 
-        def squared(tile: MatrixTile) -> float:
+        def measured(tile: MatrixTile) -> tuple[slice, slice, Measured]:
             model = left[tile.rows].T @ right[tile.columns]
             difference = blocks.residual((slice(0, 1), tile.rows, tile.columns), tile.entries, model)
-            flat = difference.ravel().astype(np.float64, copy=False)
-            return float(flat @ flat)
+            return tile.rows, tile.columns, measure(difference)
 
-        groups = matrix_tiles(self.stored.reshape(left.length, right.length), TILE)
-        return math.fsum(square for tiles in groups for square in self._threads.each(squared, tiles))
+        for tiles in matrix_tiles(self.stored.reshape(left.length, right.length), TILE):
+            yield from self._threads.each(measured, tiles)
 
     def gram_times(self, V: Mapping[int, Float64]) -> dict[int, GramProduct]:
         """Return X₍ₙ₎X₍ₙ₎ᵀV for each mode n in V, with X₍ₙ₎ the unfolding along mode n and V of shape I_n × k.

@@ -13,6 +13,7 @@ import pytest
 from sparse_ncp.solvers import Settings, sweeps
 from sparse_ncp.solvers.tensor.products import Array, Float64
 from sparse_ncp.solvers.tensor.protocol import TensorLike
+from sparse_ncp.solvers.tensor.scaled import ScaledSlices, SliceSums
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 from sparse_ncp.solvers.tensor.validation import prepare_tensor
 
@@ -71,6 +72,13 @@ def compressed(entries: Float64, pool: Threads, folder: Path) -> TensorLike:
     return small
 
 
+def scaled_along_a_mode(entries: Float64, pool: Threads, folder: Path) -> TensorLike:
+    tensor = prepare_tensor(entries.copy(), None, pool, missing="nan", negative="keep", rank=RANK)
+    scales = np.sqrt(np.random.default_rng(9).integers(1, 4, SHAPE[1]))
+    entries *= scales[:, None]
+    return ScaledSlices(tensor, 1, scales, SliceSums(tensor, 1))
+
+
 # How it is made, from which entries, and the relative accuracy of its products.
 KINDS: Mapping[str, tuple[Make, Callable[[], Float64], float]] = {
     "in memory": (in_memory, planted, 1e-12),
@@ -82,6 +90,10 @@ KINDS: Mapping[str, tuple[Make, Callable[[], Float64], float]] = {
     "NaN": (in_memory, with_gaps, 1e-12),
     "masked": (masked, with_gaps, 1e-12),
     "compressed": (compressed, planted, 1e-10),
+    "scaled along a mode": (scaled_along_a_mode, planted, 1e-12),
+    "scaled, negative": (scaled_along_a_mode, lambda: planted() - 0.3, 1e-12),
+    "scaled, NaN": (scaled_along_a_mode, with_gaps, 1e-12),
+    "scaled, float32": (scaled_along_a_mode, lambda: planted().astype(np.float32), 2e-5),
 }
 
 
