@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sparse_ncp.solvers import metrics, studies, synthetic
     from sparse_ncp.solvers.bcd.loop import solve, sweeps
+    from sparse_ncp.solvers.bcd.resamples import assess_stability
     from sparse_ncp.solvers.bcd.result import Result
     from sparse_ncp.solvers.bcd.state import Clock, History, State
     from sparse_ncp.solvers.diagnostics import Diagnostics, diagnose
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from sparse_ncp.solvers.memory import MemoryEstimate, estimate_memory
     from sparse_ncp.solvers.methods import METHODS, Method
     from sparse_ncp.solvers.settings import Settings, Stop
+    from sparse_ncp.solvers.stability import Stability
     from sparse_ncp.solvers.tensor.threads import available_cores
     from sparse_ncp.solvers.tensor.validation import clip
     from sparse_ncp.solvers.zeros import ZeroFibres, find_zero_fibres
@@ -31,9 +33,11 @@ __all__ = [
     "Method",
     "Result",
     "Settings",
+    "Stability",
     "State",
     "Stop",
     "ZeroFibres",
+    "assess_stability",
     "available_cores",
     "clip",
     "diagnose",
@@ -48,6 +52,7 @@ __all__ = [
 
 _MODULES = {
     "bcd.loop": ("solve", "sweeps"),
+    "bcd.resamples": ("assess_stability",),
     "bcd.result": ("Result",),
     "bcd.state": ("Clock", "History", "State"),
     "diagnostics": ("Diagnostics", "diagnose"),
@@ -55,6 +60,7 @@ _MODULES = {
     "memory": ("MemoryEstimate", "estimate_memory"),
     "methods": ("METHODS", "Method"),
     "settings": ("Settings", "Stop"),
+    "stability": ("Stability",),
     "tensor.threads": ("available_cores",),
     "tensor.validation": ("clip",),
     "zeros": ("ZeroFibres", "find_zero_fibres"),

@@ -11,6 +11,7 @@ from sparse_ncp.solvers.bcd.starts.initial import SVD_OVERSAMPLES
 from sparse_ncp.solvers.bcd.starts.trials import most_finalists
 from sparse_ncp.solvers.diagnostics import LARGEST_CORE
 from sparse_ncp.solvers.settings import Settings
+from sparse_ncp.solvers.stability import SPLITS
 from sparse_ncp.solvers.tensor.compressed import sketch_bytes
 from sparse_ncp.solvers.tensor.dense import GROUPS, MANY_ENTRIES, SINGLE_BYTES, TILE
 from sparse_ncp.solvers.tensor.gemm.blocks import best_split, block_sizes, split_point
@@ -114,6 +115,9 @@ def estimate_memory(
     core = settings.rank**tensor.ndim
     cores = (GROUPS + 4 * available_cores()) * core * 8 if core <= LARGEST_CORE else 0
     diagnostics = sums + cores if settings.diagnose else 0
+    # Stability keeps the loadings of every fit, and these in the order of the model; sums over slices, per half.
+    fits = 2 * (settings.resamples + 2 * SPLITS) * sum(tensor.shape) * settings.rank * 8
+    stability = fits + 3 * max(halves) * 8 if settings.stability else 0
     gaps = _gaps_bytes(tensor, settings, mask, missing)
     # A file that does not fit into memory is read through two tiles of up to twice the nominal size, by another pass
     # at the same time through two runs, and by both through a buffer per reader.
@@ -122,7 +126,7 @@ def estimate_memory(
     copy = tensor.size * itemsize if is_copied(np.ma.getdata(tensor), settings.precision) else 0
     if settings.accelerate == "float32" and itemsize > SINGLE_BYTES:
         copy += tensor.size * SINGLE_BYTES
-    work = partial + blocks + carried + tiles + sketch + vectors + diagnostics + gaps + slabs
+    work = partial + blocks + carried + tiles + sketch + vectors + diagnostics + stability + gaps + slabs
     return MemoryEstimate(copy=copy, work=work)
 
 

@@ -89,6 +89,7 @@ Seconds: TypeAlias = Annotated[float, Field(gt=0, allow_inf_nan=False), BeforeVa
 Momentum: TypeAlias = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), BeforeValidator(_a_number)]
 Positive: TypeAlias = Annotated[int, Field(ge=1), BeforeValidator(_a_number)]
 Mode: TypeAlias = Annotated[int, Field(ge=1, le=MAX_ORDER), BeforeValidator(_a_number)]
+Resamples: TypeAlias = Annotated[int, Field(ge=5, le=1000), BeforeValidator(_a_number)]
 StartCount: TypeAlias = Annotated[int, Field(ge=1, le=100), BeforeValidator(_a_number)]
 Share: TypeAlias = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False), BeforeValidator(_a_number)]
 # An enum in the schema: generators take a `const` beside a number for the only value.
@@ -252,6 +253,13 @@ class Settings(BaseModel):
         description="two more passes over the tensor at the end: core consistency, squared residual and leverage per "
         "index, congruence of components",
     )
+    samples_mode: Mode = Field(1, description="the mode whose indices are the samples, counted from 1")
+    stability: Flag = Field(
+        False,
+        description="fit the result again to samples that are drawn anew and to halves of them, to say how sure each "
+        "component is; up to 30 sweeps for each resample, and 240 for the halves",
+    )
+    resamples: Resamples = Field(20, description="how many times the samples are drawn anew for stability")
     stop: Stop = Field(Stop(), description="when to stop")
     preset: Literal["recommended"] | None = Field(
         None, description="recommended: fills every field that is left out with the recommended defaults"

@@ -12,7 +12,8 @@ from sparse_ncp.solvers.bcd.objective import measure
 from sparse_ncp.solvers.bcd.phases import compressed_phase, single_phase
 from sparse_ncp.solvers.bcd.prepare import RunInputs, is_tensor_like, no_progress, prepare
 from sparse_ncp.solvers.bcd.problem import Problem
-from sparse_ncp.solvers.bcd.result import Result
+from sparse_ncp.solvers.bcd.resamples import assess_stability
+from sparse_ncp.solvers.bcd.result import Resolved, Result
 from sparse_ncp.solvers.bcd.state import Clock, OnPrepare, PreparationStep, RunPhase, State
 from sparse_ncp.solvers.bcd.sweep import SweepStart, iterate, sweep_modes
 from sparse_ncp.solvers.diagnostics import diagnose
@@ -79,11 +80,23 @@ def solve(
     for state in sweeps(tensor, settings, initial=initial, mask=mask, fixed=fixed, threads=threads):
         if cancelled():
             return Result.of(state.cancelled())
-    factors, diagnostics = state.outcome()[0], None
+    factors, diagnostics, stability = state.outcome()[0], None, None
     if settings.diagnose and not is_tensor_like(tensor):
         observed = mask_of_readings(tensor, settings.zeros, mask)
         diagnostics = diagnose(tensor, factors, mask=observed, threads=threads, cancelled=cancelled)
-    return Result.of(state, diagnostics)
+    if settings.stability:
+        kept = [mode + 1 for mode in state.fixed]
+        stability = assess_stability(
+            np.asanyarray(tensor),
+            factors,
+            settings,
+            resolved=Resolved.of(state),
+            mask=mask,
+            fixed=kept,
+            threads=threads,
+            cancelled=cancelled,
+        )
+    return Result.of(state, diagnostics, stability)
 
 
 def sweeps(

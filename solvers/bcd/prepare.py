@@ -24,6 +24,7 @@ from sparse_ncp.solvers.bcd.weights import Weights, missing_count, sparsity_abov
 from sparse_ncp.solvers.block import Memory
 from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput
 from sparse_ncp.solvers.settings import Settings, Stop
+from sparse_ncp.solvers.stability import check_stability
 from sparse_ncp.solvers.tensor.protocol import Gram, TensorLike
 from sparse_ncp.solvers.tensor.scan import Scan
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
@@ -77,6 +78,8 @@ def prepare(inputs: RunInputs, pool: Threads) -> PreparedRun:
             unfit = "cannot compress a tensor whose missing entries differ along every mode"
             raise InvalidInput("accelerate", unfit, "give 'auto' or 'none'")
         fixed = check_fixed(inputs.fixed or {}, X.shape, settings, X.dtype)
+        if settings.stability:
+            check_stability(settings.samples_mode, X.shape, [mode + 1 for mode in fixed])
         if settings.accelerate == "float32":
             check_single_precision(X, bool(fixed) or (resume is not None and bool(resume.fixed)))
         if resume is not None:
@@ -126,6 +129,8 @@ def _open_tensor(inputs: RunInputs, pool: Threads) -> tuple[TensorLike, tuple[st
             raise InvalidInput("mask", "cannot be given, since the tensor has a mask of its own", "leave it out")
         if settings.zeros == "missing":
             raise InvalidInput("zeros", "cannot be 'missing', since the tensor has a mask of its own", "leave it out")
+        if settings.stability:
+            raise InvalidInput("stability", "needs the entries of an array", "leave it out, or pass an array")
         return tensor, ()
     array = as_array(tensor)
     check_shape_and_dtype(array)

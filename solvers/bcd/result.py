@@ -19,6 +19,7 @@ from sparse_ncp.solvers.metrics import (
     weights,
 )
 from sparse_ncp.solvers.settings import Init, Settings
+from sparse_ncp.solvers.stability import Stability
 from sparse_ncp.solvers.tensor.products import Array, Float64
 
 # With a relative error this close to 1, the model is zero.
@@ -75,6 +76,8 @@ class Result:
         Advice for readers of the factors.
     diagnostics : Diagnostics or None
         None for a run that was cancelled, or with `diagnose=False`.
+    stability : Stability or None
+        With `stability=True`: how sure the components are.
 
     Examples
     --------
@@ -101,9 +104,10 @@ class Result:
     nonzero_components: NonzeroComponents
     warnings: tuple[str, ...]
     diagnostics: Diagnostics | None
+    stability: Stability | None = None
 
     @classmethod
-    def of(cls, state: State, diagnostics: Diagnostics | None = None) -> "Result":
+    def of(cls, state: State, diagnostics: Diagnostics | None = None, stability: Stability | None = None) -> "Result":
         """Return the result of a run that ends with this state."""
         if state.stop_reason is None:
             raise ValueError("the run has not ended: take its last state, or state.cancelled()")
@@ -129,6 +133,7 @@ class Result:
             nonzero_components=counts,
             warnings=tuple(_warnings(state, factors, objective, relative_error, counts)),
             diagnostics=diagnostics,
+            stability=stability,
         )
 
     @property
