@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.bcd.starts.initial import SVD_OVERSAMPLES
-from sparse_ncp.solvers.bcd.starts.trials import most_finalists
+from sparse_ncp.solvers.bcd.starts.trials import STARTS, most_finalists
 from sparse_ncp.solvers.diagnostics import LARGEST_CORE
 from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.stability import SPLITS
@@ -96,6 +96,8 @@ def estimate_memory(
     # Factors of the previous sweep, the extrapolated ones, and those of every start that may still be continued.
     kept = most_finalists(settings.starts, settings.starts_mode == "all")
     sets = 3 * (settings.extrapolate is not False) + (0 if settings.starts == 1 else kept + 2)
+    # The other starts, in single precision until one is chosen.
+    sets += 0 if settings.starts == 1 else (STARTS if settings.starts is None else settings.starts) // 2
     # Regrowth: the active columns and the new ones in double precision, and the stacked factors.
     sets += 4 * (settings.regrow is not False)
     carried = sets * sum(tensor.shape) * settings.rank * 8

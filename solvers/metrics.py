@@ -111,6 +111,19 @@ def congruences(one: Sequence[Array], other: Sequence[Array]) -> Float64:
     return np.array([cosine[rows, columns] for cosine in cosines])
 
 
+def lowest_congruence(one: Sequence[Array], other: Sequence[Array], least: float = 0.0) -> float:
+    """Return the lowest product of cosines over the modes, of components that are paired as well as possible.
+
+    Components of a weight up to `least` do not count, unless they are paired with one that does: that makes a 0. It is
+    1 where no component counts.
+    """
+    living = [weights(factors) > least for factors in (one, other)]
+    cosines = hadamard(_cosines(one, other)) * (living[0][:, None] & living[1])
+    rows, columns = best_matching(cosines)
+    counted = living[0][rows] | living[1][columns]
+    return float(cosines[rows, columns][counted].min(initial=1.0))
+
+
 def _cosines(one: Sequence[Array], other: Sequence[Array]) -> list[Float64]:
     return [unit_columns(A).T @ unit_columns(B) for A, B in zip(one, other, strict=True)]
 

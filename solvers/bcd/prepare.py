@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.bcd.phases import check_single_precision, compress_if_worthwhile
-from sparse_ncp.solvers.bcd.problem import Problem, resolve
+from sparse_ncp.solvers.bcd.problem import Problem, rank_advice, resolve
 from sparse_ncp.solvers.bcd.starts.initial import check_fixed, initial_notes, starting_factors
 from sparse_ncp.solvers.bcd.starts.trials import search_for
 from sparse_ncp.solvers.bcd.state import Clock, OnPrepare, PreparationStep, State, check_resumable
@@ -89,6 +89,8 @@ def prepare(inputs: RunInputs, pool: Threads) -> PreparedRun:
         weights_seconds = time.perf_counter() - started if settings.sparsity == "auto" else 0.0
         problem = resolve(settings, penalties, tuple(fixed) if resume is None else resume.fixed)
         sparse_rows = _rows_with_few_entries(X, problem)
+        too_many = rank_advice(X.shape, settings.rank, X.observed.count)
+        advised = [*([too_many] if too_many else []), *sparse_rows]
         for advice in (*problem.advice(), *sparse_rows):
             warnings.warn(advice, AdviceWarning, stacklevel=4)
         _compile(X, problem, pool)
@@ -104,7 +106,7 @@ def prepare(inputs: RunInputs, pool: Threads) -> PreparedRun:
             (Memory(),) * len(factors),
             phase="compressed" if problem.tries_compression else "single" if problem.tries_single else "exact",
             search=None if problem.is_one_block else search_for(problem, inputs.initial),
-            notes=(*initial_notes(inputs.initial, settings.rank), *sparse_rows, *about_zeros),
+            notes=(*initial_notes(inputs.initial, settings.rank), *advised, *about_zeros),
             missing=missing_count(X),
             fixed=tuple(fixed),
             preparation_seconds=weights_seconds,

@@ -1,5 +1,6 @@
 """The settings, resolved for a tensor of a given shape: the objective O and its blocks."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -129,6 +130,33 @@ class Problem:
                 "modes, so all of it will gather there and the sparsity penalty fade; give every mode a positive beta"
             )
         return found
+
+
+def most_components(shape: Sequence[int], observed: int | None = None) -> int:
+    """Return how many components can be identified at most in a tensor of this shape.
+
+    A component has Σ (Iₙ − 1) + 1 free numbers: more components than entries / that have more free numbers than there
+    are entries, so that infinitely many models fit alike. A matrix has no more components than its shorter side, which
+    leaves infinitely many models, too, but for what nonnegativity and sparsity decide.
+    """
+    if len(shape) == 2:
+        return min(shape)
+    entries = math.prod(shape) if observed is None else observed
+    return max(1, entries // (sum(shape) - len(shape) + 1))
+
+
+def rank_advice(shape: Sequence[int], rank: int, observed: int | None = None) -> str | None:
+    """Return a warning about more components than can be identified, or None."""
+    most = most_components(shape, observed)
+    if rank <= most:
+        return None
+    entries = math.prod(shape) if observed is None else observed
+    what = " × ".join(map(str, shape))
+    return (
+        f"rank {rank} is more than can be identified in a tensor of {what} with {entries:,} entries: at most {most} "
+        "components, since more have more free numbers than there are entries, and their shapes mean nothing; lower "
+        "the rank"
+    )
 
 
 def resolve(settings: Settings, weights: Weights, fixed: Modes = ()) -> Problem:

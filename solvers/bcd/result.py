@@ -26,6 +26,9 @@ from sparse_ncp.solvers.tensor.products import Array, Float64
 NOTHING = 1e-9
 # A penalty with a smaller share of the objective hardly changes the result.
 FAINT = 1e-3
+# A start whose objective is within this share of the chosen one's fits as well; with a congruence below this, it has a
+# component that the other lacks.
+RIVAL, SAME_COMPONENT = 5e-3, 0.7
 # Begins the note of a run without regrow whose components all vanished although one would lower the objective.
 ZERO_IS_NOT_BEST = "zero is not the best answer"
 
@@ -156,6 +159,13 @@ def _warnings(
     living = int((weights(factors) > DEAD_SHARE * state.tensor_norm).sum())
     found = [*state.notes, *problem.advice()]
     is_zero = living == 0 or abs(relative_error - 1) < NOTHING
+    rivals = _rival_starts(state)
+    if rivals:
+        starts = f"start {rivals[0]} fits" if len(rivals) == 1 else f"starts {', '.join(map(str, rivals))} fit"
+        found.append(
+            f"{starts} as well with other components (objective within {RIVAL:.1%}): the tensor does not decide "
+            "between them; see which components stay with stability=True, or try fewer components"
+        )
     if any(note.startswith(ZERO_IS_NOT_BEST) for note in state.notes):
         return found
     if is_zero:
@@ -164,11 +174,30 @@ def _warnings(
         found.append("the objective is higher than without any component: lower beta, or try other seeds")
     elif living < rank:
         found.append(_some_are_lost(state, problem, living))
+    elif state.settings.sparsity is not None and living == rank > 1:
+        weakest = float(weights(factors).min()) / state.tensor_norm
+        found.append(
+            f"sparsity removed no component: the weakest of the {rank} has {weakest:.3g} of the norm of the tensor; if "
+            "that is too weak to be real, raise sparsity, and otherwise there may be more of them: try a higher rank"
+        )
     elif counts.all_modes == 0:
         found.append("every component lies below sparsity_threshold; lower it, or scale the tensor up")
     if any(problem.beta) and problem.sparsity_penalty(factors) < FAINT * objective and not is_zero:
         found.append("this beta makes up less than 0.1 % of the objective: it hardly changes the result; raise it")
     return found
+
+
+def _rival_starts(state: State) -> list[int]:
+    """Return the trial starts with as low an objective as the chosen one, and a component that it lacks."""
+    if state.search is None or state.search.is_trial:
+        return []
+    outcomes = state.search.outcomes
+    chosen = next((one.objective for one in outcomes if one.start == state.search.start), math.inf)
+    return [
+        one.start
+        for one in outcomes
+        if one.congruence is not None and one.congruence < SAME_COMPONENT and one.objective <= chosen * (1 + RIVAL)
+    ]
 
 
 def _every_component_is_zero(state: State, problem: Problem) -> str:
@@ -196,7 +225,10 @@ def _some_are_lost(state: State, problem: Problem, living: int) -> str:
     if state.search is not None and state.search.regrow:
         if state.stop_reason != "tolerance":
             return f"{kept}, and the run ended before it was settled whether more would lower the objective"
-        return f"{kept}: putting components back did not lower the objective"
+        return (
+            f"{kept}, as it should be: putting components back did not lower the objective, so at this penalty the "
+            f"tensor holds no more; lower it if you expect weaker ones"
+        )
     if problem.can_regrow:
         remedy = "set regrow, which the recommended preset does"
     else:

@@ -1,9 +1,12 @@
 """The progress of a run through its trial starts: a value that is saved with the state."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
+from sparse_ncp.solvers.metrics import DEAD_SHARE, lowest_congruence
 from sparse_ncp.solvers.tensor.products import Array
 
 Stage: TypeAlias = Literal["coarse", "fine", "finalist", "final"]
@@ -13,13 +16,19 @@ Pending: TypeAlias = Literal["start", "finalist", "choice"]
 
 @dataclass(frozen=True)
 class StartOutcome:
-    """The result of one trial start."""
+    """The result of one trial start.
+
+    `congruence` compares its components with those of the start that goes on, when that is chosen: the lowest product
+    of cosines over the modes, where components are matched best. 1 where all are the same; None if the trials did not
+    end.
+    """
 
     start: int
     objective: float
     relative_error: float
     components: int
     iterations: int
+    congruence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,7 @@ class Search:
     pending: Pending | None = "start"
     outcomes: tuple[StartOutcome, ...] = ()
     candidates: tuple[Candidate, ...] = field(default=(), compare=False)
+    passed_over: tuple[Candidate, ...] = field(default=(), compare=False)  # in float32, to be compared with the choice
     finalist: int = 0  # of the candidates, from 0
     trial_iterations: int = 0  # of all starts, before one was chosen
 
@@ -59,21 +69,46 @@ class Search:
         """Whether this is one of several starts, and not yet the one that was chosen."""
         return self.starts > 1 and self.stage != "final"
 
+    def pass_over(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+        """Return the starts that do not go on, with these; their factors are kept in single precision."""
+        with np.errstate(over="ignore"):  # what became infinite is unlike any other
+            single = [tuple(A.astype(np.float32, copy=False) for A in one.factors) for one in candidates]
+        return (*self.passed_over, *(Candidate(one.outcome, A) for one, A in zip(candidates, single, strict=True)))
+
+    def compared(self, chosen: Candidate, tensor_norm: float) -> "Search":
+        """Return the search after the choice: all starts are compared with the one that goes on, and dropped."""
+        found = {
+            one.outcome.start: lowest_congruence(chosen.factors, one.factors, DEAD_SHARE * tensor_norm)
+            for one in (*self.candidates, *self.passed_over)
+        }
+        outcomes = tuple(replace(outcome, congruence=found.get(outcome.start)) for outcome in self.outcomes)
+        return replace(self, outcomes=outcomes, candidates=(), passed_over=())
+
     def header(self) -> dict[str, Any]:
-        """Everything but the candidates' factors, as JSON."""
+        """Everything but the factors of candidates and of starts that were passed over, as JSON."""
+        starts = ("outcomes", "candidates", "passed_over")
         return {
-            **{name: value for name, value in vars(self).items() if name not in ("outcomes", "candidates")},
+            **{name: value for name, value in vars(self).items() if name not in starts},
             "outcomes": [asdict(outcome) for outcome in self.outcomes],
             "candidates": [asdict(candidate.outcome) for candidate in self.candidates],
+            "passed_over": [asdict(candidate.outcome) for candidate in self.passed_over],
         }
 
     @classmethod
-    def from_header(cls, header: Mapping[str, Any], factors: list[tuple[Array, ...]]) -> "Search":
-        candidates = zip(header["candidates"], factors, strict=True)
+    def from_header(
+        cls,
+        header: Mapping[str, Any],
+        candidates: Sequence[tuple[Array, ...]],
+        passed_over: Sequence[tuple[Array, ...]] = (),
+    ) -> "Search":
+        def with_factors(outcomes: Sequence[Any], factors: Sequence[tuple[Array, ...]]) -> tuple[Candidate, ...]:
+            return tuple(Candidate(StartOutcome(**one), A) for one, A in zip(outcomes, factors, strict=True))
+
         return cls(
             **{
                 **header,
                 "outcomes": tuple(StartOutcome(**outcome) for outcome in header["outcomes"]),
-                "candidates": tuple(Candidate(StartOutcome(**outcome), A) for outcome, A in candidates),
+                "candidates": with_factors(header["candidates"], candidates),
+                "passed_over": with_factors(header.get("passed_over", ()), passed_over),
             }
         )

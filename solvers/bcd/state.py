@@ -226,6 +226,8 @@ class State:
         arrays |= _numbered("momentum", self.momentum.previous or ())
         for place, candidate in enumerate(self.search.candidates if self.search else ()):
             arrays |= _numbered(f"candidate{place}_A", candidate.factors)
+        for place, candidate in enumerate(self.search.passed_over if self.search else ()):
+            arrays |= _numbered(f"passed{place}_A", candidate.factors)
         for column in COLUMNS:
             arrays[column] = np.array(getattr(self.history, column))
         arrays["start"] = np.array([start or 0 for start in self.history.start], np.int64)
@@ -270,8 +272,9 @@ class State:
         objective, relative_error, seconds = (tuple(arrays[column].tolist()) for column in COLUMNS)
         search, found = header["search"], None
         if search is not None:
-            count = len(search["candidates"])
-            found = Search.from_header(search, [_collected(arrays, f"candidate{i}_A", modes) for i in range(count)])
+            candidates = [_collected(arrays, f"candidate{i}_A", modes) for i in range(len(search["candidates"]))]
+            passed = [_collected(arrays, f"passed{i}_A", modes) for i in range(len(search.get("passed_over", ())))]
+            found = Search.from_header(search, candidates, passed)
         previous = _collected(arrays, "momentum", modes) if "momentum1" in arrays else None
         return cls(
             settings=settings,
@@ -311,7 +314,7 @@ def _collected(arrays: dict[str, Any], name: str, modes: range) -> tuple[Array, 
 def check_resumable(
     state: State, settings: Settings, tensor: TensorLike, initial: object, fixed: Mapping[int, Array]
 ) -> None:
-    """Check that a run can go on from a state: only `stop` and `diagnose` may differ from the run that saved it."""
+    """Check that a run can go on from a state; what comes after the sweeps may differ from the run that saved it."""
     if initial is not None:
         raise InvalidInput("initial", "is given together with resume", "give one of the two")
     lengths = tuple(len(A) for A in state.factors)
@@ -329,5 +332,6 @@ def check_resumable(
         raise InvalidInput("resume", problem, "give the same tensor and the same mask")
     if fixed and (tuple(fixed) != state.fixed or any((state.factors[mode] != A).any() for mode, A in fixed.items())):
         raise InvalidInput("fixed", "differs from the start of the run", "give the same factors, or leave it out")
-    if state.settings.model_copy(update={"stop": settings.stop, "diagnose": settings.diagnose}) != settings:
-        raise InvalidInput("resume", "was saved with other settings", "change only stop and diagnose")
+    afterwards = ("stop", "diagnose", "stability", "samples_mode", "resamples")
+    if state.settings.model_copy(update={name: getattr(settings, name) for name in afterwards}) != settings:
+        raise InvalidInput("resume", "was saved with other settings", "change only stop, diagnose and stability")

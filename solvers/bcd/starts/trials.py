@@ -83,8 +83,8 @@ def start_trial(X: TensorLike, problem: Problem, state: State) -> State:
         at = replace(at, stage="finalist", start=candidate.outcome.start)
     else:
         candidate = min(search.candidates, key=lambda candidate: candidate.outcome.objective)
-        start, tried = candidate.outcome.start, state.iteration
-        at = replace(at, stage="final", start=start, trial_iterations=tried, candidates=())
+        at = replace(at, stage="final", start=candidate.outcome.start, trial_iterations=state.iteration)
+        at = at.compared(candidate, state.tensor_norm)
     return _restarted(state, at, candidate.factors, candidate.outcome.objective)
 
 
@@ -188,9 +188,11 @@ def _next(state: State, search: Search) -> Search:
     are_close = len(objectives) >= AGREEING and objectives[AGREEING - 1] <= objectives[0] * (1 + AGREEMENT)
     agree = are_close and not search.every
     last = len(outcomes) == search.starts or agree
-    candidates = tuple(lowest_first[: 1 if agree else most_finalists(search.starts, search.every)])
+    kept = 1 if agree else most_finalists(search.starts, search.every)
+    candidates = tuple(lowest_first[:kept])
     return replace(
         search,
+        passed_over=search.pass_over(lowest_first[kept:]),
         stage="coarse",
         start=search.start + (not last),
         rounds=0,

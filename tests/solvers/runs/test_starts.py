@@ -10,6 +10,7 @@ import pytest
 
 from sparse_ncp.solvers import Clock, Result, Settings, State, solve, sweeps, synthetic
 from sparse_ncp.solvers.bcd.objective import ROUNDING
+from sparse_ncp.solvers.bcd.result import RIVAL, SAME_COMPONENT
 from sparse_ncp.solvers.settings import Accelerate
 from tests.solvers.literal import objective
 
@@ -78,6 +79,33 @@ def test_the_lowest_start_goes_on_and_the_table_lists_all() -> None:
         assert outcome.iterations == result.history.start.count(outcome.start)
         assert 0 < outcome.components <= 6
     assert result.history.start[-1] is None
+
+
+def test_every_start_is_compared_with_the_one_that_goes_on() -> None:
+    """With as many components as were planted, starts agree; with more, some have components that others lack."""
+    wanted = {"negative": "keep", "diagnose": False}
+    agree = solve(X, Settings.recommended(4, **wanted))
+    assert all(outcome.congruence is not None and outcome.congruence > 0.98 for outcome in agree.starts)
+    assert not any("with other components" in warning for warning in agree.warnings)
+    differ = solve(X, Settings.recommended(6, **wanted))
+    chosen = min(differ.starts, key=lambda outcome: outcome.objective)
+    assert chosen.congruence == pytest.approx(1.0)
+    rivals = [
+        outcome.start
+        for outcome in differ.starts
+        if outcome.congruence is not None
+        and outcome.congruence < SAME_COMPONENT
+        and outcome.objective <= chosen.objective * (1 + RIVAL)
+    ]
+    assert rivals
+    (warning,) = (warning for warning in differ.warnings if "with other components" in warning)
+    assert str(rivals[0]) in warning
+    assert "stability=True" in warning
+
+
+def test_a_run_that_ends_among_its_trial_starts_compares_none() -> None:
+    *_, last = sweeps(X, asked(stop={"max_seconds": 1e-9}))
+    assert all(outcome.congruence is None for outcome in Result.of(last).starts)
 
 
 def test_all_starts_go_to_the_end_where_asked() -> None:

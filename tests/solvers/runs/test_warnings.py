@@ -27,7 +27,39 @@ def test_a_faint_penalty_gives_a_warning() -> None:
 def test_components_that_do_not_pay_give_a_warning_that_they_were_tried() -> None:
     result = solve(X, Settings.recommended(8, beta=1.0))
     assert result.nonzero_components.all_modes < 8
-    assert any("putting components back did not lower the objective" in warning for warning in result.warnings)
+    (warning,) = (warning for warning in result.warnings if "are left" in warning)
+    assert "as it should be: putting components back did not lower the objective" in warning
+
+
+def test_a_sparsity_that_removes_nothing_gives_a_warning() -> None:
+    kept = solve(X, Settings.recommended(4, sparsity=0.005))
+    (warning,) = (warning for warning in kept.warnings if "removed no component" in warning)
+    weakest = kept.weights.min() / np.linalg.norm(X)
+    assert f"{weakest:.3g}" in warning
+    assert not any("removed no component" in w for w in solve(X, Settings.recommended(8, sparsity=0.1)).warnings)
+
+
+@pytest.mark.parametrize(
+    ("shape", "most"),
+    [((6, 5, 4), 9), ((20, 15), 15), ((3, 3, 3, 3), 9)],
+)
+def test_more_components_than_can_be_identified_give_a_warning(shape: tuple[int, ...], most: int) -> None:
+    tensor = np.random.default_rng(0).random(shape)
+
+    def warned(rank: int) -> list[str]:
+        result = solve(tensor, Settings(rank=rank, method="hals", stop={"max_iterations": 2}))
+        return [warning for warning in result.warnings if "more than can be identified" in warning]
+
+    assert warned(most) == []
+    (warning,) = warned(500)
+    assert f"at most {most} components" in warning
+
+
+def test_missing_entries_leave_fewer_components_that_can_be_identified() -> None:
+    tensor = np.random.default_rng(0).random((6, 5, 4))
+    tensor[::2, ::2, ::2] = np.nan
+    result = solve(tensor, Settings(rank=9, method="hals", missing="nan", stop={"max_iterations": 2}))
+    assert any("with 102 entries: at most 7" in warning for warning in result.warnings)
 
 
 def test_nndsvd_is_never_the_remedy_for_nndsvd() -> None:
