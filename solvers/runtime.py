@@ -5,10 +5,12 @@ so that those can change without the server. Every name is imported when it is f
 
 Arrays and types
     `Array`, `Float64`, `Booleans`: arrays of floating-point numbers, of doubles, and of truth values.
-    `MethodName`, `Mode`, `Number`, `NotNegative`, `Positive`, `Seconds`, `Share`, `Whole`: field types of requests.
+    `MethodName`, `Mode`, `Number`, `NotNegative`, `Positive`, `Resamples`, `Seconds`, `Share`, `Whole`: field types of
+    requests.
 Preparing a run
     `RECOMMENDED`, `move_defaults`: the recommended settings, and how a request takes them over.
-    `check_fixed`, `check_mask`, `check_norm`, `given_weights`, `per_mode`: the checks that a run makes at its start.
+    `check_fixed`, `check_mask`, `check_norm`, `check_stability`, `given_weights`, `per_mode`, `rank_advice`: the checks
+    that a run makes at its start.
     `mask_of_readings`: the mask without zeros that look missing.
     `MIN_ORDER`, `MAX_ORDER`: how many modes a tensor may have.
     `working_precision`: the precision in which a tensor is decomposed.
@@ -27,6 +29,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sparse_ncp.solvers.bcd.problem import rank_advice
     from sparse_ncp.solvers.bcd.result import Resolved
     from sparse_ncp.solvers.bcd.search import StartOutcome
     from sparse_ncp.solvers.bcd.starts.initial import check_fixed
@@ -40,11 +43,13 @@ if TYPE_CHECKING:
         NotNegative,
         Number,
         Positive,
+        Resamples,
         Seconds,
         Share,
         Whole,
         move_defaults,
     )
+    from sparse_ncp.solvers.stability import check_stability
     from sparse_ncp.solvers.tensor.gemm.out_of_core import contiguous_runs
     from sparse_ncp.solvers.tensor.products import Array, Float64, khatri_rao
     from sparse_ncp.solvers.tensor.scan import (
@@ -79,6 +84,7 @@ __all__ = [
     "Phase",
     "Positive",
     "PreparationStep",
+    "Resamples",
     "Resolved",
     "Scan",
     "Seconds",
@@ -90,6 +96,7 @@ __all__ = [
     "check_fixed",
     "check_mask",
     "check_norm",
+    "check_stability",
     "contiguous_runs",
     "given_weights",
     "khatri_rao",
@@ -97,6 +104,7 @@ __all__ = [
     "mask_of_readings",
     "move_defaults",
     "per_mode",
+    "rank_advice",
     "scan",
     "single_threaded_blas",
     "split_into_regions",
@@ -104,6 +112,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "bcd.problem": ("rank_advice",),
     "bcd.result": ("Resolved",),
     "bcd.search": ("StartOutcome",),
     "bcd.starts.initial": ("check_fixed",),
@@ -117,11 +126,13 @@ _MODULES = {
         "NotNegative",
         "Number",
         "Positive",
+        "Resamples",
         "Seconds",
         "Share",
         "Whole",
         "move_defaults",
     ),
+    "stability": ("check_stability",),
     "tensor.products": ("Array", "Float64", "khatri_rao"),
     "tensor.scan": (
         "CHUNK",

@@ -68,7 +68,7 @@ class Stability:
     bands: tuple[Band | None, ...]
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return everything as named arrays: `replicability`, `split_half`, and `A2_lower`, `A2_upper` of mode 2 …"""
+        """Return everything as named arrays: `replicability`, `split_half`, and `lower_A2`, `upper_A2` of mode 2 …"""
         arrays: dict[str, NDArray[Any]] = {
             "samples_mode": np.array(self.samples_mode),
             "resamples": np.array(self.resamples),
@@ -78,13 +78,13 @@ class Stability:
             arrays["split_half"] = np.array(self.split_half, np.float64)
         for mode, band in enumerate(self.bands, start=1):
             if band is not None:
-                arrays |= {f"A{mode}_lower": band.lower, f"A{mode}_upper": band.upper}
+                arrays |= {f"lower_A{mode}": band.lower, f"upper_A{mode}": band.upper}
         return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "Stability":
         samples_mode = int(arrays["samples_mode"])
-        others = sum(name.endswith("_lower") for name in arrays)
+        others = sum(name.startswith("lower_") for name in arrays)
         halves = arrays.get("split_half")
         return cls(
             samples_mode,
@@ -92,7 +92,7 @@ class Stability:
             _numbers(arrays["replicability"]),
             None if halves is None else _numbers(halves),
             tuple(
-                None if mode == samples_mode else Band(arrays[f"A{mode}_lower"], arrays[f"A{mode}_upper"])
+                None if mode == samples_mode else Band(arrays[f"lower_A{mode}"], arrays[f"upper_A{mode}"])
                 for mode in range(1, others + 2)
             ),
         )

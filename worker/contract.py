@@ -1,13 +1,15 @@
 """Types that are exchanged between processes: small, immutable and validated."""
 
+import math
 from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
-from sparse_ncp.solvers import Result, Settings, State
+from sparse_ncp.solvers import Result, Settings, Stability, State
 from sparse_ncp.solvers.metrics import NonzeroComponents, Sparsity
 from sparse_ncp.solvers.runtime import (
     RECOMMENDED,
+    Float64,
     Mode,
     Number,
     Phase,
@@ -213,6 +215,45 @@ class Progress(FrozenModel):
         )
 
 
+class ComponentStability(FrozenModel):
+    """How sure each component is: how well it is found again in other samples."""
+
+    samples_mode: int = Field(description="the mode whose indices are the samples, counted from 1")
+    resamples: int = Field(description="how many times samples were drawn anew, with replacement")
+    replicability: tuple[float | None, ...] = Field(
+        description="for each component, the congruence that 90 % of the resamples reach: the product of the cosines "
+        "over the other modes; null for a component that is zero"
+    )
+    split_half: tuple[float | None, ...] | None = Field(
+        description="for each component, the lowest congruence between two halves of the samples, over three random "
+        "splits; null with fewer than four samples"
+    )
+
+
+class LoadingBand(FrozenModel):
+    """The range of every loading of a mode over the resamples, one row per index, in the scale of the factor."""
+
+    lower: tuple[tuple[float | None, ...], ...] = Field(description="quantile of 5 %; null where no fit has it")
+    upper: tuple[tuple[float | None, ...], ...] = Field(description="quantile of 95 %")
+
+
+class JobStability(ComponentStability):
+    """How sure each component and each loading of a job is."""
+
+    modes: tuple[LoadingBand | None, ...] = Field(description="one per mode; null for the mode of the samples")
+
+    @classmethod
+    def of(cls, stability: Stability) -> Self:
+        """Return what is published, with as many digits as a chart or a table shows."""
+
+        def rows(values: Float64) -> list[list[float | None]]:
+            return [[None if math.isnan(one) else float(f"{one:.7g}") for one in row] for row in values.tolist()]
+
+        bands = [band and {"lower": rows(band.lower), "upper": rows(band.upper)} for band in stability.bands]
+        same = {name: getattr(stability, name) for name in ComponentStability.model_fields}
+        return cls.model_validate({**same, "modes": bands})
+
+
 class JobResult(FrozenModel):
     """Summary of a finished run."""
 
@@ -228,12 +269,17 @@ class JobResult(FrozenModel):
     warnings: tuple[str, ...]
     starts: tuple[StartOutcome, ...] = Field((), description="outcome of each trial start")
     missing: int = Field(0, description="number of entries that were not observed, because they are NaN or masked")
+    stability: ComponentStability | None = Field(
+        None, description="how sure each component is; null unless it was asked for"
+    )
 
     @classmethod
-    def from_state(cls, state: State) -> Self:
+    def from_state(cls, state: State, stability: Stability | None = None) -> Self:
         """Return the result of a run that has ended."""
         result = Result.of(state)
-        fields = {name: getattr(result, name) for name in cls.model_fields}
+        fields = {name: getattr(result, name) for name in cls.model_fields if name != "stability"}
+        if stability is not None:
+            fields["stability"] = {name: getattr(stability, name) for name in ComponentStability.model_fields}
         return cls.model_validate({**fields, "weights": result.weights.tolist()})
 
 
@@ -267,16 +313,17 @@ class JobError(FrozenModel):
     remedy: str
 
 
-JobPhase: TypeAlias = Literal["preparing", Phase, "diagnosing"]
+JobPhase: TypeAlias = Literal["preparing", Phase, "diagnosing", "resampling"]
 
 
 class Preparation(FrozenModel):
-    """Progress of an attempt before the end of its first sweep."""
+    """Progress of an attempt before the end of its first sweep, or after the last one."""
 
-    step: Literal["check", PreparationStep] = Field(
+    step: Literal["check", PreparationStep, "resample"] = Field(
         description="check: compare the stored bytes with their SHA-256; scan: range and norm of the entries; "
         "weights: estimate the noise, for automatic sparsity; start: the starting factors; compress, single: compress "
-        "the tensor or copy it in single precision, for an accelerated run; sweep: the first sweep"
+        "the tensor or copy it in single precision, for an accelerated run; sweep: the first sweep; resample: after "
+        "the last sweep, fit the result again to other samples"
     )
     share: float = Field(ge=0, le=1, description="fraction of the step that is done, as far as it is known")
 
@@ -300,10 +347,11 @@ class Job(FrozenModel):
     phase: JobPhase | None = Field(
         None,
         description="preparing before the first sweep of an attempt, then the phase of the progress, diagnosing at the "
-        "end if that takes over a second; null unless the job is running",
+        "end if that takes over a second, resampling while its stability is assessed; null unless the job is running",
     )
     preparing: Preparation | None = Field(
-        None, description="progress of a preparation that takes over half a second; null in other phases"
+        None,
+        description="progress of a preparation, or of resampling, that takes over half a second; null in other phases",
     )
     progress: Progress | None
     factors_iteration: int | None = Field(
@@ -311,6 +359,7 @@ class Job(FrozenModel):
     )
     result: JobResult | None
     error: JobError | None
+    warnings: tuple[str, ...] = Field((), description="advice that was known at submission; the result has its own")
     attempt: int
     cancel_requested: bool
     queue_position: int | None = Field(description="place in the queue, where 1 is next; null unless queued")

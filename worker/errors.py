@@ -102,6 +102,14 @@ class NoDiagnostics(Exception):
         self.remedy = remedy
 
 
+class NoStability(Exception):
+    """A job that ended without its stability."""
+
+    def __init__(self, id: str, reason: str, remedy: str) -> None:
+        super().__init__(f"job {id} has no stability: {reason}")
+        self.remedy = remedy
+
+
 class StoreFull(OSError):
     """The disk is full."""
 

@@ -1,6 +1,7 @@
 """Requests and records of studies, as they cross process boundaries."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeAlias
 
@@ -15,12 +16,14 @@ from pydantic import (
     create_model,
 )
 
+from sparse_ncp.solvers import Settings
 from sparse_ncp.solvers.runtime import (
     RECOMMENDED,
     MethodName,
     Mode,
     NotNegative,
     Positive,
+    Resamples,
     Seconds,
     Share,
     Whole,
@@ -39,11 +42,11 @@ from sparse_ncp.solvers.studies.settings import (
 from sparse_ncp.solvers.studies.state import Point, Stage
 from sparse_ncp.solvers.studies.tables import Row
 from sparse_ncp.solvers.studies.validation import Validated
-from sparse_ncp.worker.contract import Id, JobError, JobRequest, JobResult, JobState, Name
+from sparse_ncp.worker.contract import Id, Job, JobError, JobRequest, JobResult, JobState, Name
 from sparse_ncp.worker.former_names import FormerNames
 from sparse_ncp.worker.owner_limits import FrozenModel
 
-StudyKind: TypeAlias = Literal["compare", "choose"]
+StudyKind: TypeAlias = Literal["compare", "choose", "stability"]
 # Longest list in a request; the product of all lists is bounded by the caller's limit on runs.
 LONGEST = 1000
 # Fields of a run's settings, by the lists of a comparison that they come from.
@@ -55,6 +58,12 @@ COMPARE: dict[str, Any] = {
     "methods": ["anls-bpp"],
     "repeats": 5,
 }
+STABILITY: dict[str, Any] = {
+    "kind": "stability",
+    "tensor_id": "0123456789abcdef",
+    "job_id": "0123456789abcdef",
+    "resamples": 50,
+}
 CHOOSE: dict[str, Any] = {"kind": "choose", "tensor_id": "0123456789abcdef", "rank": 16, "seeds": 5}
 
 
@@ -65,7 +74,7 @@ class ReferenceFactor(FrozenModel):
     mode: Mode = Field(description="the mode of the factor, counted from 1")
 
 
-class StudyFields(FrozenModel):
+class StudyInputs(FrozenModel):
     """Fields that every kind of study accepts."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -74,14 +83,19 @@ class StudyFields(FrozenModel):
     name: Name | None = Field(None, description="a name for people")
     priority: Whole = Field(0, ge=-10, le=10, description="higher runs first among the same owner's jobs")
     seed: Whole = Field(0, ge=0, description="seed of the first start; each further start adds 1")
-    validation: Validation = Field(
-        Validation(), alias="validate", description="validation of numbers of components, without a penalty"
-    )
 
     def recorded_fields(self) -> dict[str, Any]:
         """Return the fields of the request that the record repeats as `request`."""
         kept = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return {name: value for name, value in kept.items() if name not in ("kind", "tensor_id", "name", "priority")}
+
+
+class StudyFields(StudyInputs):
+    """Fields of studies that look for a number of components."""
+
+    validation: Validation = Field(
+        Validation(), alias="validate", description="validation of numbers of components, without a penalty"
+    )
 
 
 def _as_sent(schema: dict[str, Any]) -> None:
@@ -191,13 +205,37 @@ class ChooseRequest(StudyFields):
         )
 
 
+class StabilityRequest(StudyInputs):
+    """How sure the components of a job that has ended are: the job goes on from its factors, with `stability`."""
+
+    model_config = ConfigDict(json_schema_extra={"example": STABILITY})
+
+    kind: Literal["stability"]
+    job_id: Id = Field(description="the job whose model is assessed; it must have ended with factors")
+    seed: Whole = Field(0, ge=0, description="seed of the samples that are drawn")
+    samples_mode: Mode = Field(1, description=Settings.model_fields["samples_mode"].description)
+    resamples: Resamples = Field(20, description=Settings.model_fields["resamples"].description)
+
+    def run(self, job: Job) -> JobRequest:
+        """Return the run that assesses this job: from its factors, with its penalties, mask and fixed factors."""
+        kept = job.settings.model_dump(mode="json", exclude={"preset", "sparsity"})
+        penalties = {} if job.resolved is None else asdict(job.resolved)
+        penalties.pop("init", None)
+        once = {"starts": 1, "regrow": False, "accelerate": "none", "stability": True}
+        own = self.model_dump(include={"tensor_id", "name", "priority", "seed", "samples_mode", "resamples"})
+        inputs = {"initial": {"job_id": job.id}, "mask": job.mask, "fixed": job.fixed}
+        return JobRequest.model_validate({**kept, **penalties, **once, **own, **inputs})
+
+
 def _kind(body: object) -> str | None:
     kind = body.get("kind") if isinstance(body, Mapping) else getattr(body, "kind", None)
     return kind if isinstance(kind, str) else None
 
 
 StudyRequest: TypeAlias = Annotated[
-    Annotated[CompareRequest, Tag("compare")] | Annotated[ChooseRequest, Tag("choose")],
+    Annotated[CompareRequest, Tag("compare")]
+    | Annotated[ChooseRequest, Tag("choose")]
+    | Annotated[StabilityRequest, Tag("stability")],
     Discriminator(_kind),
 ]
 
@@ -296,8 +334,8 @@ class Study(FrozenModel):
         None, description="rank, weight and method that an ended comparison recommends; null if no run has succeeded"
     )
     choice: ChoiceFound | None = Field(None, description="evidence for the advice; null in lists and events")
-    result: JobResult | None = Field(None, description="result of the job of a choice that has ended")
-    job_id: str | None = Field(None, description="job with the chosen model of a choice")
+    result: JobResult | None = Field(None, description="result of the job of a choice or stability that has ended")
+    job_id: str | None = Field(None, description="job with the model of a choice or with the stability")
     error: JobError | None
     cancel_requested: bool
     created_at: AwareDatetime

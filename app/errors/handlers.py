@@ -58,6 +58,7 @@ PROBLEM_TYPES: Mapping[type[Exception], ProblemType] = {
         409, "not-yet", "ask again after the first checkpoint; GET the job shows its progress"
     ),
     errors.NoDiagnostics: ProblemType(404, "no-diagnostics"),
+    errors.NoStability: ProblemType(404, "no-stability"),
     errors.IdempotencyKeyReused: ProblemType(
         422, "key-reused", "send the same body again, or choose a new Idempotency-Key"
     ),

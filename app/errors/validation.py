@@ -9,7 +9,7 @@ from sparse_ncp.app.errors.messages import UNKNOWN, in_words
 from sparse_ncp.app.errors.problem import FieldProblem
 from sparse_ncp.solvers import Stop
 from sparse_ncp.worker.contract import JobRequest
-from sparse_ncp.worker.study_contract import ChooseRequest, CompareRequest
+from sparse_ncp.worker.study_contract import ChooseRequest, CompareRequest, StabilityRequest
 
 # Where the general remedy would not be enough.
 BY_FIELD: Mapping[tuple[str, str], str] = {
@@ -24,6 +24,8 @@ PATTERNS: Mapping[str, tuple[str, str]] = {
 # The kind of a study decides which fields it has.
 UNKNOWN_KIND = ("union_tag_invalid", "union_tag_not_found")
 SOURCES = ("body", "query", "path", "header", "cookie")
+# The requests whose fields a misspelt one may mean.
+REQUESTS = (JobRequest, CompareRequest, ChooseRequest, StabilityRequest)
 # The one body that is a list: the labels of a tensor.
 LIST_BODY = "axes"
 
@@ -74,7 +76,7 @@ def _field_problem(path: tuple[str | int, ...], error: Any, body: Any) -> FieldP
     field, kind, context = _name(path), error["type"], error.get("ctx", {})
     if kind in UNKNOWN_KIND:
         problem = "is required" if not isinstance(body, Mapping) or "kind" not in body else "is not known here"
-        return FieldProblem(field="kind", problem=problem, remedy="give compare or choose")
+        return FieldProblem(field="kind", problem=problem, remedy="give compare, choose or stability")
     if kind == "json_invalid":
         problem, remedy = _broken_json(body, error["loc"][-1], context["error"])
     elif kind == "string_pattern_mismatch":
@@ -118,6 +120,6 @@ def _right_place(path: tuple[str | int, ...]) -> tuple[str, str] | None:
         return "does not belong in `stop`", f'write "{name}" beside "stop"'
     if len(inside) > 1 or (inside and inside != ["stop"]):
         return None
-    known = {**JobRequest.model_fields, **CompareRequest.model_fields, **ChooseRequest.model_fields}
+    known = dict.fromkeys(name for one in REQUESTS for name in one.model_fields)
     meant = get_close_matches(name, Stop.model_fields if inside else known, 1)
     return (UNKNOWN, f"leave it out; did you mean {meant[0]}?") if meant else None

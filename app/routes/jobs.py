@@ -114,6 +114,7 @@ class JobEstimate(BaseModel):
 
     memory: MemoryEstimate
     refused: list[FieldProblem] = Field(description="why the job would be refused now; empty if it would be queued")
+    warnings: tuple[str, ...] = Field(description="advice about a job that would be queued, as the job shows it")
     settings: Settings = Field(description="all settings that the job would run with, as the job shows them")
 
 
@@ -130,7 +131,8 @@ def estimate_job(body: JobRequest, caller: Caller, jobs: Jobs) -> JobEstimate:
     """
     found = jobs.estimate(caller.owner, body, caller.limits)
     memory = MemoryEstimate(needed_bytes=found.memory_bytes, limit_bytes=found.memory_limit_bytes)
-    return JobEstimate(memory=memory, refused=field_problems_of(found.problems), settings=found.settings)
+    refused = field_problems_of(found.problems)
+    return JobEstimate(memory=memory, refused=refused, warnings=found.warnings, settings=found.settings)
 
 
 @router.get("", response_model=JobPage, responses=error_responses())

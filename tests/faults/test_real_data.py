@@ -107,6 +107,40 @@ def test_a_job_that_is_killed_while_it_is_diagnosed_only_diagnoses_again(backend
         assert is_as_undisturbed(backend, job, TENSOR)
 
 
+def test_a_job_that_is_killed_amid_its_resamples_draws_the_same_ones_again(backend: Backend) -> None:
+    X = TENSOR[:12]
+    with worker(backend.configuration) as running:
+        job = submit(backend, X, **SHORT, stability=True, resamples=150)
+        wait_for(lambda: backend.now(job).phase == "resampling", what="the word for it")
+        wait_for(lambda: list(backend.folder(job).glob("checkpoint-*-20-*/manifest.json")), what="a checkpoint")
+        kill_job(running.pid)
+        wait_for(lambda: backend.now(job).attempt == 2, what="the second attempt")
+        assert is_as_undisturbed(backend, job, X)
+    expected = solve(X, backend.now(job).settings).stability
+    assert expected is not None
+    with backend.store.job(job.id).open_factors("factors.npz").file as file:
+        stored = dict(np.load(file))
+    assert all(np.array_equal(stored[name], array) for name, array in expected.to_arrays().items())
+    assert backend.now(job).phase is None
+
+
+def test_cancelling_amid_resamples_gives_the_factors_at_once(backend: Backend) -> None:
+    with worker(backend.configuration), running_api(backend.configuration) as api, http_client(api.address) as lab:
+        job = submit(backend, TENSOR, **SHORT, stability=True, resamples=1000)
+        wait_for(lambda: backend.now(job).phase == "resampling", what="the word for it")
+        preparing = backend.now(job).preparing
+        assert preparing is not None
+        assert preparing.step == "resample"
+        backend.records.jobs.cancel("local", job.id)
+        done = ended(backend.records, job)
+        assert done.state == "succeeded"
+        assert done.result is not None
+        assert done.result.stability is None
+        assert same_bits(backend.store.job(job.id).factors(), solve(TENSOR, Settings.model_validate(SHORT)).factors)
+        answer: httpx.Response = lab.get(f"/v1/jobs/{job.id}/stability")
+        assert "cancelled while that was assessed" in refused(answer, 404, "no-stability")["detail"]
+
+
 def test_a_worker_that_stops_hands_back_a_job_that_it_diagnoses(backend: Backend) -> None:
     with worker(backend.configuration, *PENSIVE):
         job = diagnosing(backend)

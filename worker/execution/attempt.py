@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from sparse_ncp.solvers import Clock, Diagnostics, State, diagnose, sweeps
+from sparse_ncp.solvers import Clock, Diagnostics, Stability, State, assess_stability, diagnose, sweeps
 from sparse_ncp.solvers.metrics import psnr
 from sparse_ncp.solvers.runtime import PreparationStep, Resolved, Scan, mask_of_readings
 from sparse_ncp.worker.config import Configuration
@@ -222,20 +222,28 @@ class Attempt:
         self._checkpoint_due = ended + pause
 
     def _end(self, state: State) -> Ended | None:
-        """Diagnose and save the result; return None if the attempt must stop before the diagnosis has ended."""
+        """Diagnose, assess and save the result; return None if the attempt must stop before that has ended."""
         self._heartbeat.compute_clock.stop()
         self._sink.publish_preparation(None)
-        result, diagnostics = JobResult.from_state(state), None
+        diagnostics, stability = None, None
         if self._claim.settings.diagnose and state.stop_reason != "cancelled":
             diagnostics = self._diagnose(state)
             if diagnostics is not None:
                 self._retry(lambda: self._files.save_diagnostics(diagnostics))
             elif not self._heartbeat.cancel_requested:  # cancelling now gives the factors without diagnostics
                 return None
+        cancelled = state.stop_reason == "cancelled" or self._heartbeat.cancel_requested
+        if self._claim.settings.stability and not cancelled:
+            stability = self._assess(state)
+            if stability is not None:
+                self._retry(lambda: self._files.save_stability(stability))
+            elif not self._heartbeat.cancel_requested:  # and then without stability
+                return None
+        result = JobResult.from_state(state, stability)
 
         def save() -> None:
             self._files.save_source(self._claim.source)
-            self._files.save_factors(self._claim.fence, state, result)
+            self._files.save_factors(self._claim.fence, state, result, stability)
 
         self._retry(save)
         measures = None
@@ -256,10 +264,7 @@ class Attempt:
             if publish_at is not None and time.monotonic() >= publish_at:
                 publish_at = None
                 self._sink.publish_diagnosing()
-            stopping = self._must_stop()
-            if stopping or time.monotonic() >= self._checkpoint_due:
-                self._checkpoint(state)
-            return stopping or self._heartbeat.lost or self._heartbeat.cancel_requested
+            return self._is_interrupted(state)
 
         tensor = self._inputs.open_tensor()
         return diagnose(
@@ -269,3 +274,31 @@ class Attempt:
             threads=self._configuration.threads_per_job,
             cancelled=is_interrupted,
         )
+
+    def _assess(self, state: State) -> Stability | None:
+        """Assess the stability of the model; None if interrupted. An attempt that resumes begins it again."""
+
+        def publish(share: float) -> None:
+            self._sink.publish_preparation(Preparation(step="resample", share=share))
+
+        publish(0.0)
+        found = assess_stability(
+            self._inputs.open_tensor(),
+            state.outcome()[0],
+            state.settings,
+            resolved=Resolved.of(state),
+            mask=self._inputs.mask(),
+            fixed=[mode + 1 for mode in state.fixed],
+            threads=self._configuration.threads_per_job,
+            cancelled=lambda: self._is_interrupted(state),
+            on_progress=publish,
+        )
+        self._sink.publish_preparation(None)
+        return found
+
+    def _is_interrupted(self, state: State) -> bool:
+        """Checkpoint the ended state where that is due, and return whether the attempt must stop."""
+        stopping = self._must_stop()
+        if stopping or time.monotonic() >= self._checkpoint_due:
+            self._checkpoint(state)
+        return stopping or self._heartbeat.lost or self._heartbeat.cancel_requested

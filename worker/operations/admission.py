@@ -14,7 +14,9 @@ from sparse_ncp.solvers.runtime import (
     check_fixed,
     check_mask,
     check_norm,
+    check_stability,
     per_mode,
+    rank_advice,
     working_precision,
 )
 from sparse_ncp.worker.contract import (
@@ -42,10 +44,11 @@ MANY_NEGATIVE = 0.05
 
 
 class Assessment(NamedTuple):
-    """Problems of a request, and the memory that its job needs besides the tensor; None if unknown."""
+    """Problems of a request, the memory that its job needs besides the tensor (None if unknown), and warnings."""
 
     problems: list[Problem]
     memory_bytes: int | None
+    warnings: tuple[str, ...] = ()
 
 
 class Inputs:
@@ -78,8 +81,8 @@ class Inputs:
         return self._opened[sha256]
 
 
-def check_job(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, memory_limit: int) -> None:
-    """Refuse a job that cannot run or exceeds a limit, without reading the entries of the tensor.
+def check_job(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, memory_limit: int) -> tuple[str, ...]:
+    """Refuse a job that cannot run or exceeds a limit, without reading the entries; return warnings about others.
 
     Raises
     ------
@@ -88,9 +91,9 @@ def check_job(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, m
     NotFound, NoFactorsYet
         If there are no other problems.
     """
-    problems = assess(request, owner, limits, inputs, memory_limit).problems
+    problems, _, warnings = assess(request, owner, limits, inputs, memory_limit)
     if not problems:
-        return
+        return warnings
     missing = [problem for problem in problems if isinstance(problem, NotFound)]
     if len(missing) == len(problems):
         first, *others = missing
@@ -105,15 +108,16 @@ def assess(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, memo
     problems: list[Problem] = [*limit_problems(request.rank, request.stop.max_seconds, limits)]
     tensor = _collect(problems, lambda: inputs.tensor(owner, request.tensor_id))
     named = _find_named(problems, request, owner, inputs)
-    needed = None
+    needed: int | None = None
+    warnings: tuple[str, ...] = ()
     if tensor is not None:
-        fit, needed = _fit_problems(request, tensor, named, inputs, memory_limit)
+        fit, needed, warnings = _fit_problems(request, tensor, named, inputs, memory_limit)
         problems += fit
     if tensor is not None and named.fixed is not None and request.fixed is not None:
         labels = inputs.records.tensors
         ours, theirs = labels.get_labelled(owner, tensor.id).axes, labels.axes_of_job(named.fixed.id)
         problems += _label_problems(request.fixed.modes, ours, theirs)
-    return Assessment(problems, needed)
+    return Assessment(problems, needed, warnings)
 
 
 def problems_of_invalid(body: object, owner: str, limits: Limits, inputs: Inputs) -> list[Problem]:
@@ -242,7 +246,12 @@ def _fit_problems(
             problems.append(InvalidInput("initial.job_id", problem, "name a job on a tensor of the same shape"))
     if request.fixed is not None:
         problems += _fixed_problems(settings, request.fixed.modes, named.fixed, tensor, inputs.store)
-    return Assessment(problems, needed)
+    if settings.stability:
+        modes = () if request.fixed is None else request.fixed.modes
+        _collect(problems, lambda: check_stability(settings.samples_mode, tensor.shape, modes))
+    observed = tensor.size - record.missing if settings.missing == "nan" else tensor.size
+    too_many = rank_advice(tensor.shape, settings.rank, observed)
+    return Assessment(problems, needed, () if too_many is None else (too_many,))
 
 
 def _mask(record: TensorRecord | None, shape: tuple[int, ...], inputs: Inputs) -> Booleans | None:

@@ -35,6 +35,7 @@ class Estimate(NamedTuple):
     memory_bytes: int | None
     memory_limit_bytes: int
     problems: list[InvalidInput | NotFound]
+    warnings: tuple[str, ...]
     settings: Settings
 
 
@@ -85,18 +86,18 @@ class JobOperations:
         inputs = Inputs(self._records, self._store)
         inputs.fetch_tensors([submission.request.tensor_id for submission in submissions])
         outcomes = [self._admit(submission, inputs) for submission in submissions]
-        admitted = [submission for submission, outcome in zip(submissions, outcomes, strict=True) if outcome is None]
+        admitted = [outcome for outcome in outcomes if isinstance(outcome, Submission)]
         made = self._records.jobs.submit_many(admitted) if admitted else []
         self._wake_ups.notify(sum(isinstance(outcome, Submitted) and not outcome.replayed for outcome in made))
         remaining = iter(made)
-        return [next(remaining) if outcome is None else outcome for outcome in outcomes]
+        return [next(remaining) if isinstance(outcome, Submission) else outcome for outcome in outcomes]
 
-    def _admit(self, submission: Submission, inputs: Inputs) -> Submitted | Exception | None:
-        """Return None for a job to queue, the job that its key has made before, or why it cannot run."""
-        owner, request, key, limits, _ = submission
+    def _admit(self, submission: Submission, inputs: Inputs) -> Submission | Submitted | Exception:
+        """Return a job to queue with its warnings, the job that its key has made before, or why it cannot run."""
+        owner, request, key, limits, _, _ = submission
         try:
             try:
-                check_job(request, owner, limits, inputs, self._memory_limit)
+                warnings = check_job(request, owner, limits, inputs, self._memory_limit)
             except Exception:  # an earlier job is returned even if, for example, the disk has failed since
                 earlier = self._records.jobs.replay(owner, request, key) if key is not None else None
                 if earlier is None:
@@ -104,7 +105,7 @@ class JobOperations:
                 return Submitted(earlier, replayed=True)
         except Exception as error:  # it must not affect other submissions
             return error
-        return None
+        return submission._replace(warnings=warnings)
 
     def estimate(self, owner: str, request: JobRequest, limits: Limits = UNLIMITED) -> Estimate:
         """Check a request without queueing it. Raises NotFound if the tensor does not exist."""
@@ -121,7 +122,7 @@ class JobOperations:
             remedy = "delete tensors or jobs that you no longer need"
             problems.append(InvalidInput("stored_bytes", problem, remedy))
         settings = Settings.from_stored(settings_record(request.settings(), limits.job_seconds))
-        return Estimate(found.memory_bytes, self._memory_limit, problems, settings)
+        return Estimate(found.memory_bytes, self._memory_limit, problems, found.warnings, settings)
 
     def problems_of_invalid(self, owner: str, body: object, limits: Limits = UNLIMITED) -> list[Problem]:
         """Return further problems of a body that the schema has refused, as far as its valid fields show them."""

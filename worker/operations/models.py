@@ -1,9 +1,9 @@
-"""Diagnostics of a job's model, and its slices next to those of the tensor."""
+"""Diagnostics and stability of a job's model, and its slices next to those of the tensor."""
 
 from pydantic import Field
 
 from sparse_ncp.worker.contract import LIVE, TERMINAL
-from sparse_ncp.worker.errors import JobNotFinished, NoDiagnostics, NoFactorsYet, NotFound
+from sparse_ncp.worker.errors import JobNotFinished, NoDiagnostics, NoFactorsYet, NoStability, NotFound
 from sparse_ncp.worker.operations.slices import Slice, SliceSpec
 from sparse_ncp.worker.owner_limits import FrozenModel
 from sparse_ncp.worker.records.records import Records
@@ -40,6 +40,19 @@ class ModelOperations:
         if not job.settings.diagnose:
             raise NoDiagnostics(id, "it ran without diagnose", "submit it again with diagnose, from its factors")
         raise NoDiagnostics(id, "it was cancelled while they were computed", "submit it again, from its factors")
+
+    def stability(self, owner: str, id: str) -> bytes:
+        """Return the stability as JSON; raise JobNotFinished or NoStability if there is none."""
+        job = self._records.jobs.get(owner, id)
+        if job.state in LIVE:
+            raise JobNotFinished(id)
+        found = self._store.job(id).stability()
+        if found is not None:
+            return found
+        reason = f"it {'failed' if job.state == 'failed' else 'was cancelled'}"
+        if job.state == "succeeded":
+            reason = "it was cancelled while that was assessed" if job.settings.stability else "it was not asked for"
+        raise NoStability(id, reason, "start a study of kind stability with its job_id")
 
     def slice(self, owner: str, id: str, fix: str, max_length: int) -> ModelSlice:
         """Return a slice of the model; while the job runs, of its last checkpoint."""

@@ -8,16 +8,17 @@ from sparse_ncp.solvers import Settings, Stop
 from sparse_ncp.solvers.studies.settings import Validation
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import TERMINAL, Event, TensorRecord
+from sparse_ncp.worker.operations.admission import Inputs, check_job
 from sparse_ncp.worker.operations.jobs import JobOperations
-from sparse_ncp.worker.operations.study_admission import check_study
+from sparse_ncp.worker.operations.study_admission import check_study, stability_run
 from sparse_ncp.worker.operations.study_tables import StudyTables
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.events import START
-from sparse_ncp.worker.records.jobs import settings_record
+from sparse_ncp.worker.records.jobs import request_record, settings_record
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.records.studies import PlannedRun
 from sparse_ncp.worker.store.store import Store
-from sparse_ncp.worker.study_contract import ChooseRequest, Study, StudyRequest
+from sparse_ncp.worker.study_contract import ChooseRequest, CompareFields, StabilityRequest, Study, StudyRequest
 
 # Entries times components up to which a run takes about as long as starting a process; such runs share one.
 SHARED_SIZE = 1 << 20
@@ -44,9 +45,16 @@ class StudyOperations:
         if earlier is not None:
             return earlier, True
         memory = self._configuration.max_job_memory_bytes
-        tensor = check_study(request, owner, limits, self._records, self._store, memory)
-        planned = [*_planned(request, tensor, limits.job_seconds, request_id)]
-        study, replayed = self._records.studies.submit(owner, request, planned, tensor.shape, key, limits)
+        if isinstance(request, StabilityRequest):
+            run = stability_run(request, owner, self._records)
+            check_job(run, owner, limits, Inputs(self._records, self._store), memory)
+            tensor = self._records.tensors.get(owner, request.tensor_id)
+            record = request_record(run, limits.job_seconds, request_id)
+            planned = [PlannedRun("run", run.method, 0, 0, False, record)]
+        else:
+            run, tensor = None, check_study(request, owner, limits, self._records, self._store, memory)
+            planned = [*_planned(request, tensor, limits.job_seconds, request_id)]
+        study, replayed = self._records.studies.submit(owner, request, planned, tensor.shape, key, limits, run)
         if not replayed:
             for _ in range(min(len(planned), self._configuration.workers)):
                 self._jobs.wake_worker()
@@ -55,7 +63,7 @@ class StudyOperations:
     def get(self, owner: str, id: str) -> Study:
         """Return a study, a comparison with its table."""
         study = self._records.studies.get(owner, id)
-        if study.kind == "choose":
+        if study.kind != "compare":
             return study
         return study.model_copy(update={"table": self.tables.table(study)})
 
@@ -91,7 +99,7 @@ class StudyOperations:
 
 
 def _planned(
-    request: StudyRequest, tensor: TensorRecord, max_seconds: float | None, request_id: str | None
+    request: CompareFields | ChooseRequest, tensor: TensorRecord, max_seconds: float | None, request_id: str | None
 ) -> Iterator[PlannedRun]:
     """Yield all runs in the order in which they start: run k of every cell before run k + 1 of any."""
     if isinstance(request, ChooseRequest):

@@ -8,13 +8,13 @@ from sparse_ncp.solvers.studies.choice import LARGEST_SHARE
 from sparse_ncp.solvers.studies.settings import Validation
 from sparse_ncp.solvers.studies.tables import check_reference
 from sparse_ncp.solvers.studies.validation import check_validation
-from sparse_ncp.worker.contract import TensorRecord
+from sparse_ncp.worker.contract import LIVE, JobRequest, TensorRecord
 from sparse_ncp.worker.errors import InvalidJob, NotFound
 from sparse_ncp.worker.operations.admission import Inputs, check_job, describe_count, limit_problems
 from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.store import Store
-from sparse_ncp.worker.study_contract import LISTS, ChooseRequest, CompareFields, ReferenceFactor, StudyRequest
+from sparse_ncp.worker.study_contract import LISTS, ChooseRequest, CompareFields, ReferenceFactor, StabilityRequest
 
 # The limit on runs where none is configured. Redis takes a million arguments at once, and each run needs seven.
 MOST_RUNS = 100_000
@@ -23,8 +23,26 @@ COPIES = 10
 FEWER = "give fewer ranks, methods, weights or repeats, or ask the operator for a higher limit"
 
 
+def stability_run(request: StabilityRequest, owner: str, records: Records) -> JobRequest:
+    """Return the run that assesses a job; raise InvalidInput or NotFound if the job cannot be assessed."""
+    try:
+        job = records.jobs.get(owner, request.job_id)
+    except NotFound as error:
+        raise NotFound("job", request.job_id, "job_id") from error
+    if job.state in LIVE:
+        raise InvalidInput("job_id", "is queued or running: its factors still change", "wait until it has ended")
+    if job.tensor_id != request.tensor_id:
+        raise InvalidInput("job_id", "is of another tensor", f"give tensor_id {job.tensor_id}")
+    return request.run(job)
+
+
 def check_study(
-    request: StudyRequest, owner: str, limits: Limits, records: Records, store: Store, memory_limit: int
+    request: CompareFields | ChooseRequest,
+    owner: str,
+    limits: Limits,
+    records: Records,
+    store: Store,
+    memory_limit: int,
 ) -> TensorRecord:
     """Check that every run of a study is possible and within the limits, and return the record of its tensor.
 

@@ -57,6 +57,7 @@ class Submission(NamedTuple):
     key: str | None = None
     limits: Limits = UNLIMITED
     request_id: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class Submitted(NamedTuple):
@@ -192,7 +193,7 @@ class JobRecords:
 
 def _script_arguments(submission: Submission, key_milliseconds: int) -> list[str | int]:
     """Return the arguments of the script that submits."""
-    owner, request, key, limits, request_id = submission
+    owner, request, key, limits, request_id, warnings = submission
     named = input_ids(request)
     return [
         secrets.token_hex(10),
@@ -201,7 +202,7 @@ def _script_arguments(submission: Submission, key_milliseconds: int) -> list[str
         named["initial"],
         request.priority,
         request.method,
-        request_record(request, limits.job_seconds, request_id),
+        request_record(request, limits.job_seconds, request_id, warnings),
         idempotency_key(owner, key) if key is not None else "",
         digest_of(request),
         key_milliseconds,
@@ -265,11 +266,14 @@ def find_replay(redis: RedisConnection, owner: str, key: str, digest: str, kind:
     return None if id is None else str(id)
 
 
-def request_record(request: JobRequest, max_seconds: float | None, request_id: str | None) -> str:
+def request_record(
+    request: JobRequest, max_seconds: float | None, request_id: str | None, warnings: Sequence[str] = ()
+) -> str:
     """Return the stored form of a request, with complete settings, so that new defaults do not change old jobs."""
     settings = settings_record(request.settings(), max_seconds)
     fixed = None if request.fixed is None else list(request.fixed.modes)
-    return json.dumps({"name": request.name, "settings": settings, "request_id": request_id, "fixed_modes": fixed})
+    found = {"name": request.name, "settings": settings, "request_id": request_id, "fixed_modes": fixed}
+    return json.dumps({**found, "warnings": list(warnings)})
 
 
 def settings_record(settings: Settings, max_seconds: float | None) -> dict[str, Any]:
@@ -315,6 +319,7 @@ def read_job(fields: Fields, position: int | None) -> Job:
             "factors_iteration": result.iterations if result else checkpoint,
             "result": result,
             "error": JobError.model_validate_json(fields["error"]) if "error" in fields else None,
+            "warnings": request.get("warnings", ()),
             "attempt": int(fields["attempt"]),
             "cancel_requested": fields.get("cancel_requested") == "1",
             "queue_position": position,
@@ -345,7 +350,8 @@ def _phase(fields: Fields) -> str | None:
     if fields["state"] != "running":
         return None
     if "preparing" in fields:
-        return "preparing"
+        preparation = read_preparation(fields)
+        return "resampling" if preparation and preparation.step == "resample" else "preparing"
     progress = read_progress(fields)
     return fields.get("phase") or (progress.phase if progress else "preparing")
 

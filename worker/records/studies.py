@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from pydantic import BaseModel
+
 from sparse_ncp.solvers.studies.advice import Recommendation
 from sparse_ncp.solvers.studies.settings import ComparisonSettings
-from sparse_ncp.worker.contract import TERMINAL, JobResult, Page, Task
+from sparse_ncp.worker.contract import TERMINAL, JobRequest, JobResult, Page, Task
 from sparse_ncp.worker.errors import InUse, NotFound, StudyNotFinished
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.jobs import (
@@ -69,10 +71,18 @@ class StudyRecords:
         shape: Sequence[int],
         key: str | None = None,
         limits: Limits = UNLIMITED,
+        single: JobRequest | None = None,
     ) -> tuple[Study, bool]:
-        """Queue all runs in one step, durably; a repeated key and body return the same study and True."""
-        named = input_ids(request)
-        settings = request.settings() if isinstance(request, ChooseRequest) else request.grid
+        """Queue all runs in one step, durably; a repeated key and body return the same study and True.
+
+        `single` is the request of a study's only run, which names its inputs.
+        """
+        named = {"reference": "", **input_ids(single or request)}
+        settings: BaseModel = request
+        if isinstance(request, ChooseRequest):
+            settings = request.settings()
+        elif isinstance(request, CompareFields):
+            settings = request.grid
         reference = request.reference if isinstance(request, CompareFields) else None
         flat: list[str | int] = []
         for run in planned:
@@ -202,7 +212,7 @@ class StudyRecords:
         details: dict[str, Any] = json.loads(fields.get("details") or fields[FORMER_FIELDS["details"]])
         total, ended = int(fields["total"]), sum(int(fields[state]) for state in TERMINAL)
         progress = float(fields.get("progress", 0)) if fields["kind"] == "choose" else ended / total
-        job_id = self._redis.command("LINDEX", keys.runs(fields["id"]), 0) if fields["kind"] == "choose" else None
+        job_id = self._redis.command("LINDEX", keys.runs(fields["id"]), 0) if fields["kind"] != "compare" else None
         result = self._redis.command("HGET", keys.job(job_id), "result") if job_id else None
         over = fields["state"] in TERMINAL
         error = "error" if fields["state"] == "failed" else "validation_error"

@@ -6,6 +6,7 @@ import json
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
@@ -24,18 +25,25 @@ MAT_HEADER = b"MATLAB 5.0 MAT-file".ljust(116)
 # What follows a text label's name in that of the dimension of its characters.
 CHARACTERS = "_characters"
 FACTOR = re.compile(r"A[1-9][0-9]*")
+# The bands of a factor, and numbers that belong to components, of a job whose stability was assessed.
+BAND = re.compile(r"(lower|upper)_A([1-9][0-9]*)")
+PER_COMPONENT = ("replicability", "split_half")
 
 
 class Model(NamedTuple):
-    """Factors, and what explains them: plain values and small arrays by name. `axes` and `settings` are JSON."""
+    """Factors, and what explains them: plain values and small arrays by name. `axes` and `settings` are JSON.
+
+    `bands` are the lower and upper bounds of factors, by names such as lower_A2.
+    """
 
     factors: Sequence[Array]
     about: Mapping[str, Any]
+    bands: Mapping[str, Array] = MappingProxyType({})
 
     @property
     def named_factors(self) -> dict[str, Any]:
-        """The factors under the names of their files: A1, A2 and so on."""
-        return {f"A{mode}": A for mode, A in enumerate(self.factors, start=1)}
+        """The factors under the names of their files: A1, A2 and so on; then their bands."""
+        return {**{f"A{mode}": A for mode, A in enumerate(self.factors, start=1)}, **self.bands}
 
     @property
     def axes(self) -> Sequence[Axis] | None:
@@ -48,9 +56,10 @@ def read_model(file: BinaryIO) -> Model:
     """Read a file `factors.npz`; one of an older version has nothing but its factors."""
     arrays = read_npz(file)
     names = [name for name in arrays if FACTOR.fullmatch(name)]
-    about = {name: arrays[name] for name in arrays if name not in names}
+    bands = {name: arrays[name] for name in arrays if BAND.fullmatch(name)}
+    about = {name: arrays[name] for name in arrays if name not in names and name not in bands}
     factors = [arrays[f"A{mode}"] for mode in range(1, len(names) + 1)]
-    return Model(factors, {name: found.item() if found.ndim == 0 else found for name, found in about.items()})
+    return Model(factors, {name: found.item() if found.ndim == 0 else found for name, found in about.items()}, bands)
 
 
 def arranged(model: Model, scale: Scale, order: Order, zeros: Zeros) -> Model:
@@ -62,14 +71,22 @@ def arranged(model: Model, scale: Scale, order: Order, zeros: Zeros) -> Model:
     if order == "share":
         kept = kept[np.argsort(-sizes[kept], kind="stable")]
     factors: list[Array] = [A[:, kept] for A in model.factors]
+    bands = {name: bound[:, kept] for name, bound in model.bands.items()}
     found = sizes[kept]
     if scale != "none":
         exact = (A.astype(np.float64) for A in factors)
         lengths = [np.linalg.norm(A, axis=0) if scale == "unit" else A.max(axis=0) for A in exact]
         divisors = [np.where(length > 0, length, 1.0) for length in lengths]  # a column of zeros stays one
         factors = [(A / divisor).astype(A.dtype) for A, divisor in zip(factors, divisors, strict=True)]
+        bands = {name: bound / divisors[_mode_of(name) - 1] for name, bound in bands.items()}
         found = np.prod(lengths, axis=0)
-    return Model(factors, {**model.about, "weights": found, "components": kept + 1, "scale": scale})
+    numbers = {name: model.about[name][kept] for name in PER_COMPONENT if name in model.about}
+    return Model(factors, {**model.about, **numbers, "weights": found, "components": kept + 1, "scale": scale}, bands)
+
+
+def _mode_of(band: str) -> int:
+    """Return the mode of a band by its name."""
+    return int(band.partition("_A")[2])
 
 
 def export(model: Model, asked: Export) -> bytes:
@@ -80,7 +97,7 @@ def export(model: Model, asked: Export) -> bytes:
     if asked.format == "csv" and asked.mode is not None:
         return _table(changed, asked.mode)
     encode: Mapping[str, Callable[[Model], bytes]] = {"npz": to_npz, "mat": to_mat, "csv": to_csv, "nc": to_netcdf}
-    if asked.format in ("mat", "nc") and not fits(changed.factors):
+    if asked.format in ("mat", "nc") and not fits([*changed.factors, *changed.bands.values()]):
         problem = f"{asked.format} cannot hold a factor of 2 GiB or more"
         raise InvalidInput("format", problem, "ask for npz, or for one mode as .npy")
     return encode[asked.format](changed)
@@ -116,10 +133,16 @@ def to_mat(model: Model) -> bytes:
 
 def to_csv(model: Model) -> bytes:
     """A zip archive: a table per mode, the components with their weights, and what explains them as JSON."""
-    components = zip(model.about["components"].tolist(), model.about["weights"].tolist(), strict=True)
-    about = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in model.about.items()}
+    names = ("components", "weights", *(name for name in PER_COMPONENT if name in model.about))
+    components = zip(*(model.about[name].tolist() for name in names), strict=True)
+    about = {
+        name: value.tolist() if isinstance(value, np.ndarray) else value
+        for name, value in model.about.items()
+        if name not in PER_COMPONENT  # they are beside the weights
+    }
     files = {f"A{mode}.csv": _table(model, mode) for mode in range(1, len(model.factors) + 1)}
-    files["components.csv"] = _csv([["component", "weight"], *components])
+    files |= {f"{name}.csv": _table(model, _mode_of(name), bound) for name, bound in model.bands.items()}
+    files["components.csv"] = _csv([["component", "weight", *names[2:]], *components])
     files["about.json"] = json.dumps(about, indent=2, ensure_ascii=False).encode()
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -129,9 +152,9 @@ def to_csv(model: Model) -> bytes:
     return buffer.getvalue()
 
 
-def _table(model: Model, mode: int) -> bytes:
-    """One factor, a row per index, which is the label or counts from 0. Numbers in full."""
-    A, axes = model.factors[mode - 1], model.axes
+def _table(model: Model, mode: int, band: Array | None = None) -> bytes:
+    """One factor or band, a row per index, which is the label or counts from 0. Numbers in full."""
+    A, axes = model.factors[mode - 1] if band is None else band, model.axes
     axis = axes[mode - 1] if axes else None
     unit = f" ({axis.unit})" if axis and axis.unit else ""
     title = f"{axis.name}{unit}" if axis else "index"
@@ -166,8 +189,13 @@ def to_netcdf(model: Model) -> bytes:
             if axes:
                 _coordinate(file, name, axes[mode - 1])
             _variable(file, f"A{mode}", (name, "component"), A)
+        for name, bound in model.bands.items():
+            _variable(file, name, tuple(file.variables[f"A{_mode_of(name)}"].dimensions), bound)
+        for name in PER_COMPONENT:
+            if name in model.about:
+                _variable(file, name, ("component",), model.about[name])
         for name, value in model.about.items():
-            if name in {"axes", "components", "weights"}:
+            if name in {"axes", "components", "weights", *PER_COMPONENT}:
                 continue
             if isinstance(value, str):
                 setattr(file, name, value.encode())
@@ -183,7 +211,8 @@ def _dimensions(axes: Sequence[Axis] | None, order: int) -> list[str]:
     modes = range(1, order + 1)
     if not axes:
         return [f"mode{mode}" for mode in modes]
-    taken, names = {"component", "weights", *(f"A{mode}" for mode in modes)}, []
+    variables = [f"{bound}A{mode}" for mode in modes for bound in ("", "lower_", "upper_")]
+    taken, names = {"component", "weights", *PER_COMPONENT, *variables}, list[str]()
     for axis in axes:
         name = re.sub(r"[^A-Za-z0-9_]+", "_", axis.name)
         name = name if re.match(r"[A-Za-z]", name) else f"axis_{name}"

@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import asdict
 from hashlib import sha256
 
-from sparse_ncp.solvers import Diagnostics, InvalidInput, State
+from sparse_ncp.solvers import Diagnostics, InvalidInput, Stability, State
 from sparse_ncp.solvers.runtime import Array
-from sparse_ncp.worker.contract import Event, Export, JobResult, Progress, Source
+from sparse_ncp.worker.contract import Event, Export, JobResult, JobStability, Progress, Source
 from sparse_ncp.worker.errors import NoFactorsYet
 from sparse_ncp.worker.store import history, manifests
 from sparse_ncp.worker.store.blobs import Blobs, Disk, OpenFile, StoredItem
@@ -24,7 +24,8 @@ SPARE_CHECKPOINTS = 1
 TRIES = 20
 # A half-written publication this old was left by a process that died.
 WRITING_SECONDS = 3600.0
-STATE, DIAGNOSTICS, SOURCE, INITIAL = "state", "diagnostics.json", "source.json", f"initial/{ALL}"
+STATE, SOURCE, INITIAL = "state", "source.json", f"initial/{ALL}"
+DIAGNOSTICS, STABILITY = "diagnostics.json", "stability.json"
 # Attempt, iteration, digest. Attempts never collide, nor does a state with the same one that has a reason to stop.
 CHECKPOINT = re.compile(r"checkpoint-(\d+)-(\d+)-[0-9a-f]{16}")
 # A file of its own, with its whole digest in the name: from before checkpoints had manifests.
@@ -190,10 +191,10 @@ class JobFiles:
         """Save the source of the job, for the metadata of its factors; called before any checkpoint or factors."""
         self._blobs.put_if_absent(f"{self._root}/{SOURCE}", source.model_dump_json().encode(), flush=not self._deferred)
 
-    def save_factors(self, fence: int, state: State, result: JobResult) -> None:
+    def save_factors(self, fence: int, state: State, result: JobResult, stability: Stability | None = None) -> None:
         """Publish the final factors of an attempt. Those of a later attempt take precedence."""
         write_factors(
-            self._blobs, f"{self._root}/factors-{fence}", state, result, self._source(), compact=self._deferred
+            self._blobs, f"{self._root}/factors-{fence}", state, result, self._source(), self._deferred, stability
         )
 
     def open_factors(self, name: str) -> OpenFile:
@@ -272,6 +273,15 @@ class JobFiles:
     def diagnostics(self) -> bytes | None:
         """Return the diagnostics as JSON; None if there are none."""
         return self._read(DIAGNOSTICS)
+
+    def save_stability(self, stability: Stability) -> None:
+        """Save it before the factors, as the diagnostics."""
+        content = JobStability.of(stability).model_dump_json().encode()
+        self._blobs.put(f"{self._root}/{STABILITY}", content, flush=not self._deferred)
+
+    def stability(self) -> bytes | None:
+        """Return it as JSON; None if there is none."""
+        return self._read(STABILITY)
 
     def _read(self, name: str) -> bytes | None:
         try:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from sparse_ncp.solvers import State
+from sparse_ncp.solvers import Stability, State
 from sparse_ncp.worker.contract import JobResult, Source
 from sparse_ncp.worker.errors import NotFound
 from sparse_ncp.worker.store.blobs import Blobs, Disk, OpenFile
-from sparse_ncp.worker.store.exports import Model, fits, read_model, to_mat, to_npz
+from sparse_ncp.worker.store.exports import BAND, Model, fits, read_model, to_mat, to_npz
 from sparse_ncp.worker.store.manifests import Manifest, publish
 
 ALL = "factors.npz"
@@ -26,6 +26,7 @@ def write_factors(
     result: JobResult | None = None,
     source: Source | None = None,
     compact: bool = False,
+    stability: Stability | None = None,
 ) -> Manifest:
     """Publish all files of one state. Without a result they are those of a checkpoint.
 
@@ -33,7 +34,12 @@ def write_factors(
     """
     shown = result or JobResult.from_state(state.cancelled())
     described = _describe(state, shown, source) | ({} if result else {"stop_reason": "checkpoint"})
-    model = Model(state.outcome()[0], described)
+    assessed = {} if stability is None else stability.to_arrays()
+    bands = {name: bound for name, bound in assessed.items() if BAND.fullmatch(name)}
+    described |= {
+        name: found.tolist() if found.ndim == 0 else found for name, found in assessed.items() if name not in bands
+    }
+    model = Model(state.outcome()[0], described, bands)
     about: dict[str, Any] = {"iteration": model.about["iteration"]}
     if compact:
         return publish(blobs, folder, [(ALL, to_npz(model))], {**about, "seconds": shown.seconds}, flush=False)
@@ -81,7 +87,7 @@ def _contents(model: Model, seconds: float) -> Iterator[tuple[str, bytes]]:
         np.save(buffer, A, allow_pickle=False)
         yield f"A{mode}.npy", buffer.getvalue()
     yield ALL, to_npz(model)
-    if fits(model.factors):
+    if fits([*model.factors, *model.bands.values()]):
         yield "factors.mat", to_mat(model._replace(about={**model.about, "seconds": seconds}))
 
 
@@ -90,7 +96,7 @@ def _describe(state: State, result: JobResult, source: Source | None) -> dict[st
 
     The computing time is left out, so that the same run gives the same bytes.
     """
-    found = result.model_dump(exclude={"warnings", "starts", "seconds"})
+    found = result.model_dump(exclude={"warnings", "starts", "seconds", "stability"})
     sparsity, components = found.pop("sparsity"), found.pop("nonzero_components")
     about = {
         **found,

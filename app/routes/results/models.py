@@ -1,4 +1,4 @@
-"""GET …/diagnostics and …/model: how far the model of a job can be trusted, and slices of it."""
+"""GET …/diagnostics, …/stability and …/model: how far the model of a job can be trusted, and slices of it."""
 
 from fastapi import APIRouter
 from starlette.responses import Response
@@ -8,6 +8,7 @@ from sparse_ncp.app.deps import Models, Owner
 from sparse_ncp.app.responses import Fix, Most
 from sparse_ncp.app.routes.openapi import error_responses
 from sparse_ncp.solvers import Diagnostics
+from sparse_ncp.worker.contract import JobStability
 from sparse_ncp.worker.operations.models import ModelSlice
 
 JSON = "application/json"
@@ -18,6 +19,12 @@ router = APIRouter(prefix=f"{API_PREFIX}/jobs/{{job_id}}", tags=["models"])
 def get_diagnostics(job_id: str, owner: Owner, models: Models) -> Response:
     """Get core consistency, shares and congruence of the components, and residual and leverage of every index."""
     return Response(models.diagnostics(owner, job_id), media_type=JSON)
+
+
+@router.get("/stability", response_model=JobStability, responses=error_responses(404, 409))
+def get_stability(job_id: str, owner: Owner, models: Models) -> Response:
+    """How well each component is found again in other samples, and a band of 5 to 95 % for every loading."""
+    return Response(models.stability(owner, job_id), media_type=JSON)
 
 
 @router.get("/model", response_model=ModelSlice, responses=error_responses(404, 409))
