@@ -206,7 +206,7 @@ class Client:
         ----------
         tensor : Tensor or str
             The tensor, or its id.
-        kind : {"compare", "choose"}
+        kind : {"compare", "choose", "stability"}
             Compare ranks, methods and weights, or choose the number of components.
         **fields
             Any field of a study, such as ``ranks``, ``methods`` and ``repeats``, or ``rank`` and ``seeds``.

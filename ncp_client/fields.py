@@ -66,6 +66,9 @@ class RunFields(TypedDict, total=False):
         "sweep over a compressed tensor or one in single precision first",
     ]
     sparsity_threshold: Annotated[float, "entries below this value count as zero"]
+    stability: Annotated[bool, "fit the result again to other samples, to say how sure each component is"]
+    samples_mode: Annotated[int, "mode whose indices are the samples, counted from 1"]
+    resamples: Annotated[int, "how many times the samples are drawn anew for stability"]
 
 
 class OwnJobFields(TypedDict, total=False):
@@ -97,6 +100,7 @@ class OwnStudyFields(TypedDict, total=False):
     sparsities: Annotated[Sequence[float] | None, "compare: relative sparsities, instead of betas"]
     repeats: Annotated[int, "compare: number of runs of each setting"]
     reference: Annotated[Mapping[str, Any] | None, 'compare: the true factor, {"tensor_id": …, "mode": 1}']
+    job_id: Annotated[str, "stability: job whose model is assessed"]
     rank: Annotated[int, "choose: largest number of components to consider"]
     seeds: Annotated[int, "choose: number of random starts"]
     noise: Annotated[Literal["auto", "gaussian", "clipped", "counts"], "choose: kind of noise"]

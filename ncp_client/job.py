@@ -202,7 +202,8 @@ class Job(RunningRecord):
                     self.record = {**self.record, "progress": event.content, "preparing": None}
                 yield Progress.of(event.content)
             elif event.kind == "preparing" and not late:
-                self.record = {**self.record, "phase": "preparing", "preparing": event.content}
+                phase = "resampling" if event.content["step"] == "resample" else "preparing"
+                self.record = {**self.record, "phase": phase, "preparing": event.content}
                 on_preparation(Preparation.of(event.content))
         if not self.ended:
             self.refresh()
@@ -227,6 +228,29 @@ class Job(RunningRecord):
         3
         """
         found: dict[str, Any] = self._connection.call("GET", f"{self._path}/diagnostics").json()
+        return found
+
+    def stability(self) -> dict[str, Any]:
+        """Return how sure the components and loadings of an ended job are.
+
+        Returns
+        -------
+        dict
+            ``replicability`` and ``split_half`` of every component, and in ``modes`` for every mode ``lower`` and
+            ``upper`` bounds of its loadings, one row per index; None for the mode of the samples.
+
+        Raises
+        ------
+        NotFound
+            If the job has ended without: submit it with ``stability=True``, or start a study of kind stability.
+
+        Examples
+        --------
+        >>> job = client.submit(client.upload(array), rank=2, stability=True, resamples=5).wait()
+        >>> len(job.stability()["replicability"])
+        2
+        """
+        found: dict[str, Any] = self._connection.call("GET", f"{self._path}/stability").json()
         return found
 
     def history(self, after: int = 0) -> History:
@@ -283,6 +307,10 @@ class Job(RunningRecord):
         >>> [factor.shape for factor in job.factors()]
         [(8, 2), (7, 2), (6, 2)]
         """
+        return self._stored()[0]
+
+    def _stored(self) -> "tuple[list[NDArray[Any]], list[tuple[NDArray[Any], NDArray[Any]] | None]]":
+        """Return the factors, and the lower and upper bounds of each where the stability was assessed."""
         from ncp_client.formats.npz import read_npz
 
         with tempfile.TemporaryFile() as file:
@@ -290,7 +318,10 @@ class Job(RunningRecord):
             file.seek(0)
             arrays = read_npz(file)
         names = sorted((name for name in arrays if re.fullmatch(r"A\d+", name)), key=lambda name: int(name[1:]))
-        return [arrays[name] for name in names]
+        bands = [
+            (arrays[f"lower_{name}"], arrays[f"upper_{name}"]) if f"lower_{name}" in arrays else None for name in names
+        ]
+        return [arrays[name] for name in names], bands
 
     def download(
         self,
@@ -352,7 +383,8 @@ class Job(RunningRecord):
             raise JobFailed(self.record)
         if self._result is None:
             axes = self._connection.get(f"{self._path}/axes") or None
-            self._result = Result(self.record, self.factors(), axes)
+            factors, bands = self._stored()
+            self._result = Result(self.record, factors, axes, bands)
         return self._result
 
     def _summary(self) -> str:

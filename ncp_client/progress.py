@@ -33,6 +33,7 @@ STEPS = {
     "compress": "compressing the tensor",
     "single": "copying in single precision",
     "sweep": "first sweep",
+    "resample": "fitting it again to other samples",
 }
 
 
@@ -128,9 +129,10 @@ def format_iteration(row: Progress, estimate: Estimate) -> str:
 
 
 def format_preparation(preparation: Preparation) -> str:
-    """Return a step before the first iteration as a line."""
+    """Return a step before the first iteration, or after the last one, as a line."""
     share = f", {preparation.share:.0%}" if preparation.share > 0 else ""
-    return f"preparing: {STEPS.get(preparation.step, preparation.step)}{share}"
+    when = "after the run" if preparation.step == "resample" else "preparing"
+    return f"{when}: {STEPS.get(preparation.step, preparation.step)}{share}"
 
 
 def visible_console() -> "Console | None":

@@ -31,10 +31,12 @@ class Result:
         One array of shape (length, rank) per mode.
     axes : sequence of dict, optional
         Name, unit and values of each mode.
+    bands : list, optional
+        Lower and upper bounds of each factor, or None for a mode without.
 
     Attributes
     ----------
-    job, factors, axes
+    job, factors, axes, bands
         As given.
     numbers : dict
         Everything in the record about the result.
@@ -49,10 +51,15 @@ class Result:
     """
 
     def __init__(
-        self, job: dict[str, Any], factors: "list[NDArray[Any]]", axes: Sequence[dict[str, Any]] | None = None
+        self,
+        job: dict[str, Any],
+        factors: "list[NDArray[Any]]",
+        axes: Sequence[dict[str, Any]] | None = None,
+        bands: "Sequence[tuple[NDArray[Any], NDArray[Any]] | None] | None" = None,
     ) -> None:
         self.job = job
         self.factors = factors
+        self.bands = list(bands or [None] * len(factors))
         self.axes = axes
         self.numbers: dict[str, Any] = job["result"]
 
@@ -80,6 +87,12 @@ class Result:
     def warnings(self) -> list[str]:
         """Warnings about the model."""
         return list(self.numbers["warnings"])
+
+    @property
+    def stability(self) -> dict[str, Any] | None:
+        """Replicability and split-half congruence of the components; None unless it was asked for."""
+        found: dict[str, Any] | None = self.numbers.get("stability")
+        return found
 
     @property
     def weights(self) -> "NDArray[np.float64]":
@@ -132,7 +145,7 @@ class Result:
         return _import_optional("xarray").Dataset(variables, coordinates, {"job_id": self.job["id"], **numbers})
 
     def plot(self, path: "str | PathLike[str] | None" = None) -> "Figure":
-        """Plot the columns of the factors, one panel per mode, with matplotlib.
+        """Plot the columns of the factors, one panel per mode, with their bands, with matplotlib.
 
         Parameters
         ----------
@@ -171,7 +184,11 @@ class Result:
         places = np.asarray(values) if numeric else np.arange(len(factor))
         norms, shares = np.linalg.norm(factor, axis=0), self.weights / (self.weights.sum() or 1.0)
         largest = [place for place in np.argsort(-shares, kind="stable") if shares[place] > 0]
+        band = self.bands[mode - 1]
         for rank, place in enumerate(largest):
+            if band is not None:
+                lower, upper = (bound[:, place] / norms[place] for bound in band)
+                axes.fill_between(places, lower, upper, color=COLOURS[rank % len(COLOURS)], alpha=0.2, linewidth=0)
             axes.plot(
                 places,
                 factor[:, place] / norms[place],

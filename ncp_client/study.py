@@ -54,7 +54,7 @@ class Study(RunningRecord):
 
     @property
     def kind(self) -> str:
-        """Kind of study: compare or choose."""
+        """Kind of study: compare, choose or stability."""
         return str(self.record["kind"])
 
     @property

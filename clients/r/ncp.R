@@ -76,7 +76,8 @@ ncp_submit <- function(tensor, rank, ..., url = NULL, key = NULL) {
 #' Queue a study: many runs on one tensor
 #'
 #' @inheritParams ncp_submit
-#' @param kind "compare" to compare ranks, methods and weights, or "choose" to choose the number of components.
+#' @param kind "compare" to compare ranks, methods and weights, "choose" to choose the number of components,
+#'   or "stability" to say how sure the components of the job `job_id` are.
 #' @param ... Any field of a study: `ranks`, `methods`, `betas` or `sparsities` and `repeats`, or `rank` and `seeds`.
 #' @return Record of the study.
 #' @examples
@@ -201,6 +202,19 @@ ncp_factors <- function(job, url = NULL, key = NULL) {
   names <- grep("^A[0-9]+[.]npy$", utils::unzip(file, list = TRUE)$Name, value = TRUE)
   utils::unzip(file, files = names, exdir = folder)
   lapply(seq_along(names), function(mode) ncp_read_npy(file.path(folder, sprintf("A%d.npy", mode))))
+}
+
+#' Return how sure the components and loadings of a job are
+#'
+#' @inheritParams ncp_watch
+#' @return A list: `replicability` and `split_half` of every component, and in `modes` for every mode `lower` and
+#'   `upper` bounds of its loadings as matrices; NULL for the mode of the samples.
+#' @examples
+#' job <- ncp_watch(ncp_submit(tensor, rank = 4, stability = TRUE))
+#' ncp_stability(job)$replicability
+ncp_stability <- function(job, url = NULL, key = NULL) {
+  path <- paste0(.ncp_path("/v1/jobs", .ncp_id(job)), "/stability")
+  .ncp_json(.ncp_perform(.ncp_request(path, url, key)))
 }
 
 #' Stop a job

@@ -56,12 +56,16 @@ def print_tensors(tensors: Iterable[Tensor]) -> None:
 
 
 def print_record(record: dict[str, Any]) -> None:
-    """Print a record, one line per entry that is not null."""
+    """Print a record, one line per entry that is not null; then how sure its components are, if that was assessed."""
     rows = [(name, value) for name, value in record.items() if value is not None]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         print(f"{name.ljust(width)}  {_escape(text)}")
+    result = record.get("result")
+    if result is not None and result.get("stability") is not None:
+        print()
+        _print_components(result)
 
 
 def print_result(job: Job) -> None:
@@ -69,12 +73,7 @@ def print_result(job: Job) -> None:
     found = job.record["result"]
     if found is None:
         return
-    weights = sorted((weight for weight in found["weights"] if weight > 0), reverse=True)
-    total = sum(weights)
-    print_table(
-        ("COMPONENT", "WEIGHT", "SHARE"),
-        ((place, f"{weight:.4g}", f"{weight / total:.1%}") for place, weight in enumerate(weights, start=1)),
-    )
+    _print_components(found)
     iterations = "1 iteration" if found["iterations"] == 1 else f"{found['iterations']} iterations"
     components, asked = found["nonzero_components"]["all_modes"], job.record["settings"]["rank"]
     print(
@@ -84,6 +83,24 @@ def print_result(job: Job) -> None:
     )
     for warning in found["warnings"]:
         print(f"warning: {_escape(warning)}")
+
+
+def _print_components(found: dict[str, Any]) -> None:
+    """Print the components of a result, the largest first, with how sure each is where that was assessed."""
+    weights, stability = found["weights"], found.get("stability") or {}
+    total = sum(weights) or 1.0
+    largest = sorted((place for place, weight in enumerate(weights) if weight > 0), key=lambda place: -weights[place])
+    sure = [name for name in ("replicability", "split_half") if stability.get(name) is not None]
+    rows = [
+        (
+            rank,
+            f"{weights[place]:.4g}",
+            f"{weights[place] / total:.1%}",
+            *("-" if stability[name][place] is None else f"{stability[name][place]:.3f}" for name in sure),
+        )
+        for rank, place in enumerate(largest, start=1)
+    ]
+    print_table(("COMPONENT", "WEIGHT", "SHARE", *(name.replace("_", " ").upper() for name in sure)), rows)
 
 
 def print_studies(studies: Iterable[Study]) -> None:
@@ -103,7 +120,9 @@ def print_studies(studies: Iterable[Study]) -> None:
 
 
 def print_study(study: Study) -> None:
-    """Print the advice of a choice, or the table of a comparison and its recommendation."""
+    """Print the advice of a choice, the components of a stability, or the table of a comparison and its advice."""
+    if study.kind == "stability" and study.record["result"] is not None:
+        _print_components(study.record["result"])
     advice = study.advice
     if advice is not None:
         count = advice["components"]

@@ -17,7 +17,7 @@ from ncp_client.fields import StudyFields
 from ncp_client.http.errors import JobFailed, Refused
 from ncp_client.study import PICTURES, PLOTS, TABLES, Study
 
-Kind = Annotated[str, typer.Argument(metavar="KIND", help="compare or choose")]
+Kind = Annotated[str, typer.Argument(metavar="KIND", help="compare, choose or stability")]
 Watch = Annotated[bool, typer.Option("--watch", help="show progress until the study ends, then its table or advice")]
 Table = Annotated[
     Path | None,

@@ -249,6 +249,27 @@ def test_factors_are_the_servers_bits_and_come_in_every_format(lab: Client, tmp_
     assert not list(tmp_path.glob("*docx*"))
 
 
+def test_the_stability_comes_with_the_result_and_its_bands_with_the_job(lab: Client, tmp_path: Path) -> None:
+    array = planted(9, 8, 7) + 0.05 * np.random.default_rng(1).random((9, 8, 7))
+    job = lab.submit(lab.upload(array), rank=2, stability=True, resamples=5).wait()
+    result, found = job.result, job.stability()
+    assert result.stability == {
+        name: found[name] for name in ("samples_mode", "resamples", "replicability", "split_half")
+    }
+    assert found["modes"][0] is None
+    assert result.bands[0] is None
+    assert result.bands[1] is not None
+    lower, upper = result.bands[1]
+    np.testing.assert_allclose(found["modes"][1]["upper"], upper, rtol=1e-6)
+    assert (lower <= upper).all()
+    figure = result.plot(tmp_path / "bands.png")
+    assert [len(axes.collections) for axes in figure.axes] == [0, 2, 2]
+    assert lab.submit(lab.upload(array), rank=2).wait().result.stability is None
+    study = lab.study(job.record["tensor_id"], "stability", job_id=job.id, resamples=5).wait()
+    assert study.kind == "stability"
+    assert len(lab.job(study.record["job_id"]).stability()["modes"]) == 3
+
+
 def test_a_failed_job_raises_the_message_of_the_server(lab: Client, api_with_worker: Api) -> None:
     tensor = lab.upload(planted(5, 4, 3, seed=13))
     data: Path = api_with_worker.app.state.configuration.data

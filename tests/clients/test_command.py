@@ -90,6 +90,19 @@ def test_a_job_is_submitted_listed_shown_watched_downloaded_and_deleted(ncp: Any
     assert "there is no job, study or tensor" in ncp("show", job, code=2).errors
 
 
+def test_how_sure_the_components_are_stands_in_the_table(ncp: Any, lab: Client) -> None:
+    run = ("submit", "x.npy", "--rank", 2, "--watch")
+    title, *rows = ncp(*run, "--stability", "true", "--resamples", 5).splitlines()
+    assert title.split() == ["COMPONENT", "WEIGHT", "SHARE", "REPLICABILITY", "SPLIT", "HALF"]
+    assert 0 < float(rows[0].split()[3]) <= 1
+    job = next(lab.jobs())
+    assert json.loads(ncp("show", job.id, "--json"))["result"]["stability"]["resamples"] == 5
+    study = ncp("study", "stability", job.record["tensor_id"], "--job-id", job.id, "--resamples", 6, "--watch")
+    assert "REPLICABILITY" in study
+    assert "REPLICABILITY" in ncp("show", job.id)
+    assert "REPLICABILITY" not in ncp(*run)
+
+
 def test_json_is_one_value_per_line_in_a_pipe(ncp: Any) -> None:
     lines = ncp("submit", "x.npy", "--rank", 2, "--method", "hals", "--watch", "--json").splitlines()
     rows = [json.loads(line) for line in lines]

@@ -106,6 +106,20 @@ def test_a_study_is_asked_for_with_lists_of_one_too(tmp_path: Path) -> None:
     octave(PLANTED + script, tmp_path)
 
 
+def test_the_stability_of_a_job_comes_as_matrices(tmp_path: Path) -> None:
+    script = """
+    t = ncp_upload(planted([9 8 7]));
+    job = ncp_watch(ncp_submit(t, 'rank', 2, 'stability', true, 'resamples', 5));
+    found = ncp_stability(job);
+    assert(isequal(found.replicability(:), job.result.stability.replicability(:)) && numel(found.split_half) == 2);
+    assert(isempty(found.modes{1}) && isequal(size(found.modes{2}.lower), [8 2]));
+    assert(all(all(found.modes{3}.lower <= found.modes{3}.upper)));
+    study = ncp_watch_study(ncp_study(t, 'stability', 'job_id', job.id, 'resamples', 6));
+    assert(strcmp(study.state, 'succeeded') && study.result.stability.resamples == 6);
+    """
+    octave(PLANTED + script, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("call", "identifier", "words"),
     [

@@ -95,6 +95,20 @@ def test_a_study_is_asked_for_with_lists_of_one_too(tmp_path: Path) -> None:
     r(PLANTED + script, tmp_path)
 
 
+def test_the_stability_of_a_job_comes_as_matrices(tmp_path: Path) -> None:
+    script = """
+    tensor <- ncp_upload(planted(c(9, 8, 7)))
+    job <- ncp_watch(ncp_submit(tensor, rank = 2, stability = TRUE, resamples = 5))
+    found <- ncp_stability(job)
+    stopifnot(identical(found$replicability, job$result$stability$replicability), length(found$split_half) == 2)
+    stopifnot(is.null(found$modes[[1]]), dim(found$modes[[2]]$lower) == c(8, 2))
+    stopifnot(all(found$modes[[3]]$lower <= found$modes[[3]]$upper))
+    study <- ncp_watch_study(ncp_study(tensor, "stability", job_id = job$id, resamples = 6))
+    stopifnot(study$state == "succeeded", study$result$stability$resamples == 6)
+    """
+    r(PLANTED + script, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("call", "condition", "words"),
     [
