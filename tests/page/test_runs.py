@@ -57,10 +57,48 @@ def test_a_run_is_submitted_watched_and_ends_in_components(visitor: Visitor, lab
     expect(first).to_have_attribute("aria-pressed", "false")
     expect(peaks).to_have_count(2)
     page.get_by_role("button", name="emission (nm)").click()
-    assert len(visitor.drawn("dialog .chart")) == 2, "what is hidden stays hidden"
+    curves = [line for line in visitor.drawn("dialog .chart") if line["name"]]
+    assert len(curves) == 2, "what is hidden stays hidden"
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Show all").click()
     expect(peaks).to_have_count(3)
+
+
+def test_bands_and_replicability_stand_beside_the_components(visitor: Visitor, lab: httpx.Client) -> None:
+    record = labelled(lab, seed=14)
+    asked = {**SETTINGS, "method": "anls-bpp", "stability": True, "resamples": 6}
+    job = finished(lab, submit(lab, record["id"], **asked)["id"])
+    page = visitor.go(f"/jobs/{job['id']}/components")
+    rows = page.get_by_role("group", name="Component ")
+    expect(rows).to_have_count(3)
+    found = lab.get(f"/v1/jobs/{job['id']}/stability").json()
+    order = np.argsort(-np.array(job["result"]["weights"]))
+    for place, column in enumerate(order):
+        expect(rows.nth(place).get_by_text("replicability")).to_contain_text(f"{found['replicability'][column]:.2f}")
+    expect(rows.first.locator("path.band")).to_have_count(2)  # of the two spectra; the samples have none
+    page.get_by_role("button", name="emission (nm)").click()
+    lines = visitor.drawn("dialog .chart")
+    assert len(lines) == 9
+    factors = read_factors(lab.get(f"/v1/jobs/{job['id']}/factors").content)
+    peak = factors[1][:, order[0]].max()
+    upper = [row[order[0]] / peak for row in found["modes"][1]["upper"]]
+    np.testing.assert_allclose(lines[1]["y"], upper, rtol=1e-6)
+    expect(page.get_by_text("How sure are these components?")).to_have_count(0)
+
+
+def test_a_study_says_how_sure_the_components_of_an_ended_run_are(visitor: Visitor, lab: httpx.Client) -> None:
+    record = labelled(lab, seed=15)
+    job = finished(lab, submit(lab, record["id"], **{**SETTINGS, "method": "anls-bpp"})["id"])
+    page = visitor.go(f"/jobs/{job['id']}/components")
+    page.get_by_role("button", name="How sure are these components?").click()
+    page.wait_for_url("**/studies/*")
+    expect(page.locator(".state")).to_have_text("succeeded")
+    expect(page.get_by_role("heading", name="How sure is each component?")).to_be_visible()
+    (study,) = (one for one in lab.get("/v1/studies").json()["items"] if one["request"].get("job_id") == job["id"])
+    cells = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name="1", exact=True)).get_by_role("cell")
+    expect(cells.nth(1)).to_have_text(f"{study['result']['stability']['replicability'][0]:.3f}")
+    page.get_by_role("link", name="Show the bands").click()
+    expect(page.get_by_role("group", name="Component ").first.locator("path.band")).to_have_count(2)
 
 
 def test_a_point_of_the_diagnostics_opens_data_model_and_residual(visitor: Visitor, lab: httpx.Client) -> None:

@@ -37,10 +37,10 @@ export function sparsityOf(factors, threshold) {
 }
 
 /**
- * Return the nonzero components, the largest first: `{number, weight, share, sparsity, columns}`.
- * `share` is the squared weight as a share of all; columns have a maximum of 1; `sparsity` is the share of entries
- * below the threshold, relative to that maximum. As on the server, a component counts by its weight if the run has a
- * sparsity, and otherwise if every column reaches the threshold.
+ * Return the nonzero components, the largest first: `{number, weight, share, sparsity, columns, peaks}`.
+ * `share` is the squared weight as a share of all; columns have a maximum of 1 in place of `peaks`; `sparsity` is the
+ * share of entries below the threshold, relative to that maximum. As on the server, a component counts by its weight
+ * if the run has a sparsity, and otherwise if every column reaches the threshold.
  */
 export function componentsOf(factors, settings, tensorNorm) {
   const threshold = settings.sparsity_threshold;
@@ -53,6 +53,7 @@ export function componentsOf(factors, settings, tensorNorm) {
       reached: peaks.every((peak) => peak > 0 && peak >= threshold),
       weight: own.reduce((product, values) => product * norm(values), 1),
       columns: own.map((values, mode) => values.map((value) => value / (peaks[mode] || 1))),
+      peaks,
       sparsity: sum(own.map((values) => zerosOf(values, threshold))) / sum(own.map((values) => values.length)),
     };
   });
@@ -61,4 +62,24 @@ export function componentsOf(factors, settings, tensorNorm) {
     .filter(({ weight, reached }) => (settings.sparsity === null ? reached : weight > DEAD_SHARE * tensorNorm))
     .map((one) => ({ ...one, share: one.weight ** 2 / total }))
     .sort((a, b) => b.weight - a.weight);
+}
+
+/**
+ * Give components what is known of their stability: `replicability`, `splitHalf`, and for every mode a `band` with
+ * the `lower` and `upper` bounds of its column, or null.
+ */
+export function withStability(components, stability) {
+  return components.map((one) => {
+    const column = one.number - 1;
+    const bands = stability.modes.map((band, mode) => {
+      const bound = (rows) => rows.map((row) => (row[column] ?? 0) / one.peaks[mode]);
+      return band && { lower: bound(band.lower), upper: bound(band.upper) };
+    });
+    return {
+      ...one,
+      bands,
+      replicability: stability.replicability[column],
+      splitHalf: stability.split_half?.[column] ?? null,
+    };
+  });
 }

@@ -34,6 +34,9 @@ export class HistogramChart {
   }
 }
 
+/** Return a colour, given as #rrggbb, that others show through. */
+const faint = (color) => `${color}38`;
+
 /** Numbers along a mode: a line for ordered indices, bars for named ones. */
 export class ModeChart {
   #chart;
@@ -45,7 +48,12 @@ export class ModeChart {
    * Draw `lines`, each `{name, values}` with a value for every `step`-th index; `onpick(index)` is called on a click.
    *
    * @param {{
-   *   lines: {name: string, values: ArrayLike<number> & {map: Function}, color?: string}[],
+   *   lines: {
+   *     name: string,
+   *     values: ArrayLike<number> & {map: Function},
+   *     color?: string,
+   *     band?: {lower: number[], upper: number[]} | null,
+   *   }[],
    *   mode: number,
    *   axes: any,
    *   title: string,
@@ -63,31 +71,49 @@ export class ModeChart {
     }
     this.pick = onpick;
     this.#chart.draw(() => ({
-      traces: lines.map(({ name, values, color }, place) => {
-        const paint = color ?? palette()[place % palette().length];
-        const x = values.map((_, index) => (axis ? axis.values[index * step] : index * step));
-        const short = values.length <= 60;
-        return named || values.length <= 12
-          ? {
-              type: "bar",
-              name,
-              x: named ? x : x.map(String),
-              y: values,
-              marker: {
-                color: paint,
-                line: { width: values.map((_, index) => (index === picked ? 3 : 0)), color: palette()[1] },
-              },
-            }
-          : {
-              type: "scatter",
-              mode: short || onpick ? "lines+markers" : "lines",
-              name,
-              x,
-              y: values,
-              line: { color: paint, width: 1.5 },
-              marker: { size: values.map((_, index) => (index === picked ? 12 : short ? 6 : 3)), color: paint },
-            };
-      }),
+      traces: lines.flatMap(
+        /** @returns {any} one trace, or a line and the edges of its band */
+        ({ name, values, color, band }, place) => {
+          const paint = color ?? palette()[place % palette().length];
+          const x = values.map((_, index) => (axis ? axis.values[index * step] : index * step));
+          const short = values.length <= 60;
+          const whiskers = band && {
+            error_y: {
+              type: "data",
+              symmetric: false,
+              array: band.upper.map((upper, index) => Math.max(0, upper - values[index])),
+              arrayminus: band.lower.map((lower, index) => Math.max(0, values[index] - lower)),
+              color: paint,
+            },
+          };
+          const edge = { type: "scatter", mode: "lines", x, line: { width: 0 }, hoverinfo: "skip", showlegend: false };
+          const shade = { ...edge, y: band?.upper, fill: "tonexty", fillcolor: faint(paint) };
+          return named || values.length <= 12
+            ? {
+                type: "bar",
+                ...whiskers,
+                name,
+                x: named ? x : x.map(String),
+                y: values,
+                marker: {
+                  color: paint,
+                  line: { width: values.map((_, index) => (index === picked ? 3 : 0)), color: palette()[1] },
+                },
+              }
+            : [
+                ...(band ? [{ ...edge, y: band.lower }, shade] : []),
+                {
+                  type: "scatter",
+                  mode: short || onpick ? "lines+markers" : "lines",
+                  name,
+                  x,
+                  y: values,
+                  line: { color: paint, width: 1.5 },
+                  marker: { size: values.map((_, index) => (index === picked ? 12 : short ? 6 : 3)), color: paint },
+                },
+              ];
+        },
+      ),
       layout: {
         showlegend: lines.length > 1,
         legend: { orientation: "h", y: 1.12 },

@@ -10,6 +10,8 @@ const WIDTH = 240;
 const HEIGHT = 64;
 const MOST_BARS = 80;
 const MOST_POINTS = 600;
+const REPLICABLE = 0.9; // below, a component is doubtful
+const TOP = 1.06; // a band that reaches beyond the panel is cut
 // Unlabelled modes up to this length are taken for samples or conditions, not for a spectrum or time.
 const FEW = 12;
 
@@ -27,7 +29,8 @@ export function styleOf(axis, length) {
 }
 
 /**
- * Draw `components`, each `{number, share, sparsity, columns}`, with columns scaled to a maximum of 1.
+ * Draw `components`, each `{number, share, sparsity, columns}`, with columns scaled to a maximum of 1, and where their
+ * stability is known `{bands, replicability}`.
  * Those whose number is in the set `hidden` are drawn without curves. The buttons call `ontoggle(number)` and
  * `onopen(mode)`.
  */
@@ -64,12 +67,21 @@ export function multiples({ components, shape, axes, hidden, ontoggle, onopen })
         ),
         !isHidden && h("small", {}, `${percent(component.share)} of the model`),
         !isHidden && h("small", {}, `${percent(component.sparsity, 0)} zero`),
+        !isHidden && component.replicability !== undefined && sureness(component),
       ),
       component.columns.map((values, place) =>
         h(
           "div",
           { class: isHidden ? `${cell} hidden-row` : cell },
-          isHidden ? null : panel(values, styles[place], color, describe(values, axes, place + 1, component.number)),
+          isHidden
+            ? null
+            : panel(
+                values,
+                styles[place],
+                color,
+                describe(values, axes, place + 1, component.number),
+                component.bands?.[place],
+              ),
         ),
       ),
     );
@@ -103,7 +115,19 @@ function describe(values, axes, mode, number) {
   return `Component ${number}, ${modeTitle(axes, mode)}: largest at ${indexLabel(axes, mode, peak)}`;
 }
 
-function panel(values, style, color, label) {
+/** Say how well a component is found again in other samples. */
+function sureness({ replicability, splitHalf }) {
+  const doubtful = replicability === null || replicability < REPLICABLE;
+  const halves = splitHalf === null ? "" : `; worst of three halves ${splitHalf.toFixed(2)}`;
+  return h(
+    "small",
+    { class: doubtful ? "bad" : null, title: `Congruence that 90 % of the resamples reach${halves}` },
+    `replicability ${replicability === null ? "–" : replicability.toFixed(2)}${doubtful ? " – doubtful" : ""}`,
+  );
+}
+
+/** @param {{lower: number[], upper: number[]} | null} [band] */
+function panel(values, style, color, label, band) {
   if (style === "heat") return strip(values, label);
   const frame = svg("svg", {
     viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
@@ -124,15 +148,32 @@ function panel(values, style, color, label) {
           y: y(value),
           height: Math.max(0.8, HEIGHT - 3 - Number(y(value))),
           fill: color,
+          ...(band && { opacity: 0.55 }),
         }),
       ),
     );
+    band?.upper.forEach((upper, index) => {
+      const middle = (index + 0.5) * step;
+      const whisker = { d: `M${middle} ${y(Math.min(upper, TOP))}V${y(band.lower[index])}`, stroke: color };
+      frame.append(
+        svg("path", { ...whisker, class: "band", "stroke-width": 2, "vector-effect": "non-scaling-stroke" }),
+      );
+    });
     return frame;
   }
   const x = (index) => ((index / Math.max(1, values.length - 1)) * WIDTH).toFixed(2);
   const points = thin(values, 0, values.length, MOST_POINTS).map((index) => `${x(index)} ${y(values[index])}`);
+  if (band) {
+    const edge = (bound) => [...bound.keys()].map((index) => `${x(index)} ${y(Math.min(bound[index], TOP))}`);
+    const outline = [...edge(band.upper), ...edge(band.lower).reverse()];
+    frame.append(svg("path", { d: `M${outline.join("L")}Z`, class: "band", fill: color, opacity: 0.35 }));
+  }
   frame.append(
-    svg("path", { d: `M0 ${HEIGHT - 3}L${points.join("L")}L${WIDTH} ${HEIGHT - 3}Z`, fill: color, opacity: 0.14 }),
+    svg("path", {
+      d: `M0 ${HEIGHT - 3}L${points.join("L")}L${WIDTH} ${HEIGHT - 3}Z`,
+      fill: color,
+      opacity: band ? 0.06 : 0.14,
+    }),
     svg("path", {
       d: `M${points.join("L")}`,
       fill: "none",

@@ -1,8 +1,8 @@
 // The components of a job, one row each and one column per mode, with diagnostics and the data behind any point.
 
 import { poll } from "../api/connection.js";
-import { componentsOf, loadFactors } from "../api/factors.js";
-import { getJson } from "../api/request.js";
+import { componentsOf, loadFactors, withStability } from "../api/factors.js";
+import { getJson, send } from "../api/request.js";
 import { ModeChart } from "../charts/bars.js";
 import { multiples } from "../charts/small-multiples.js";
 import { palette } from "../charts/plotly.js";
@@ -14,6 +14,7 @@ import { LIVE, pathOf } from "../components/job-actions.js";
 import { jobHeading } from "../components/job-heading.js";
 import { problemNote } from "../components/problem-note.js";
 import { sliceView } from "../components/slice-view.js";
+import { go } from "../router.js";
 
 const LOOK_AGAIN = 4000;
 const OVERLAP = 0.9; // congruence above which two components may be one
@@ -31,6 +32,7 @@ export async function show({ main, parameters: { id }, signal }) {
   const status = h("p", { class: "soft", role: "status" }, "…");
   const place = h("div", { class: "scroll" });
   const diagnosticsPlace = h("div", { class: "stack" });
+  const surePlace = h("div");
   const all = h(
     "button",
     {
@@ -49,7 +51,7 @@ export async function show({ main, parameters: { id }, signal }) {
   let shape = tensor?.shape ?? [];
   let iteration = null;
 
-  replace(main, heading.element, card("Components", [all], status, place), diagnosticsPlace);
+  replace(main, heading.element, card("Components", [all], status, place, surePlace), diagnosticsPlace);
   heading.show(job);
 
   function draw() {
@@ -75,6 +77,31 @@ export async function show({ main, parameters: { id }, signal }) {
     all.hidden = !hidden.size;
   }
 
+  /** Offer a study that says how sure the components are. */
+  function assess() {
+    const failed = h("div");
+    const button = h(
+      "button",
+      {
+        type: "button",
+        onclick: async () => {
+          button.disabled = true;
+          try {
+            const body = { kind: "stability", tensor_id: job.tensor_id, job_id: job.id, name: job.name };
+            const made = await send("POST", "v1/studies", { body, signal });
+            go(`/studies/${made.id}`);
+          } catch (error) {
+            if (signal.aborted) return;
+            button.disabled = false;
+            replace(failed, problemNote(error));
+          }
+        },
+      },
+      "How sure are these components?",
+    );
+    return [h("div", { class: "actions" }, button), failed];
+  }
+
   /** Show all components along one mode in a chart. */
   function onopen(mode) {
     const closing = new AbortController();
@@ -88,6 +115,7 @@ export async function show({ main, parameters: { id }, signal }) {
             name: `Component ${one.number}`,
             values: Array.from(one.columns[mode - 1]),
             color: palette()[row % palette().length],
+            band: one.bands?.[mode - 1],
           }))
           .filter((_, row) => !hidden.has(components[row].number));
         queueMicrotask(() => chart.draw({ lines, mode, axes, title: "relative to the maximum" }));
@@ -113,12 +141,18 @@ export async function show({ main, parameters: { id }, signal }) {
     shape = found.factors.map((factor) => factor[0].length);
     // The norm of a deleted tensor is unknown; components of weight zero are left out in any case.
     components = componentsOf(found.factors, job.settings, tensor?.norm ?? 0);
+    const stability = job.result?.stability ? await getJson(`${path}/stability`, { signal }) : null;
+    if (stability) components = withStability(components, stability);
     const partial = LIVE.includes(job.state)
       ? ` These are partial, of iteration ${whole(iteration)}; the run goes on.`
       : "";
     status.textContent =
       `${components.length} of ${job.settings.rank} components, the largest first; ` +
-      `every curve is scaled to its own maximum.${partial}`;
+      `every curve is scaled to its own maximum.${partial}` +
+      (stability
+        ? ` Bands and whiskers are from 5 to 95 % of ${stability.resamples} fits to samples that were drawn anew.`
+        : "");
+    replace(surePlace, job.result && !stability && tensor && assess());
     draw();
   }
 

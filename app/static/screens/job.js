@@ -22,6 +22,7 @@ const PHASES = {
   single: "single precision",
   exact: "exact",
   diagnosing: "diagnosing",
+  resampling: "how sure is it?",
 };
 const STEPS = {
   check: "checking the stored tensor",
@@ -31,6 +32,7 @@ const STEPS = {
   compress: "compressing the tensor",
   single: "copying in single precision",
   sweep: "first sweep",
+  resample: "fitting it again to other samples",
 };
 const REASONS = {
   tolerance: "the change fell below the tolerance",
@@ -124,7 +126,8 @@ export async function show({ main, parameters: { id }, signal }) {
       if (kind === "progress") {
         series.push(data);
         if (job.preparing) job = { ...job, phase: data.phase, preparing: null };
-      } else if (kind === "preparing") job = { ...job, phase: "preparing", preparing: data };
+      } else if (kind === "preparing")
+        job = { ...job, phase: data.step === "resample" ? "resampling" : "preparing", preparing: data };
       else if (kind === "end") {
         job = data;
         replace(outcome, outcomeNotes(job));

@@ -11,11 +11,12 @@ import { go, keepQuery } from "../router.js";
 import { me } from "../api/session.js";
 
 const ESTIMATE_AFTER = 350; // milliseconds without typing
+const FEWEST_SAMPLES = 3; // of which others can be drawn
 const KINDS = {
   run: {
     title: "One run",
     words: "Run",
-    front: ["name", "preset", "rank", "sparsity", "beta", "method"],
+    front: ["name", "preset", "rank", "sparsity", "beta", "method", "stability"],
     first: { preset: "recommended", rank: 8 },
   },
   choose: {
@@ -81,7 +82,7 @@ export async function show({ main, query, signal }) {
       fields.set({
         ...first,
         ...(query.rank && { rank: Number(query.rank) }),
-        ...entriesOf(tensor()),
+        ...entriesOf(tensor(), kind),
         zeros: query.zeros,
       });
     replace(formPlace, fields.element);
@@ -121,6 +122,7 @@ export async function show({ main, query, signal }) {
         estimatePlace,
         size,
         memory(found),
+        found.warnings.map((text) => h("p", { class: "note warning" }, text)),
         left.length ? problemNote({ title: "This would be refused.", message: "", errors: left }) : null,
       );
     } catch (error) {
@@ -159,7 +161,7 @@ export async function show({ main, query, signal }) {
   });
   picked.addEventListener("change", () => {
     keepQuery("/new", { tensor: picked.value, kind });
-    if (!from) fields.set(entriesOf(tensor()));
+    if (!from) fields.set(entriesOf(tensor(), kind));
     changed();
   });
   signal.addEventListener("abort", () => clearTimeout(timer));
@@ -205,10 +207,11 @@ async function choices(wanted, signal) {
   return items.filter(({ dtype }) => dtype !== "bool");
 }
 
-/** Return the settings that missing or negative entries need, as a default that can be changed. */
-const entriesOf = (tensor) => ({
+/** Return the settings that the tensor needs or allows, as a default that can be changed. */
+const entriesOf = (tensor, kind) => ({
   missing: tensor?.missing ? "nan" : undefined,
   negative: tensor?.negative ? "keep" : undefined,
+  ...(kind === "run" && { stability: tensor?.shape[0] >= FEWEST_SAMPLES ? true : undefined }),
 });
 
 const keys = new Map();

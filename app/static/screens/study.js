@@ -65,7 +65,12 @@ export async function show({ main, parameters: { id }, signal }) {
       );
       replace(
         actions,
-        h("a", { class: "button", href: link("/new", { tensor: study.tensor_id, kind: study.kind }) }, "Another study"),
+        study.kind !== "stability" &&
+          h(
+            "a",
+            { class: "button", href: link("/new", { tensor: study.tensor_id, kind: study.kind }) },
+            "Another study",
+          ),
         live
           ? h(
               "button",
@@ -107,7 +112,11 @@ export async function show({ main, parameters: { id }, signal }) {
     redraw(advice, study.recommendation ? recommendationCard(study.recommendation) : adviceCard(study));
     redraw(
       grid,
-      study.kind === "compare" ? [gridCard(study), tableCard(path, study), ranksCard(study)] : choiceCard(study),
+      study.kind === "compare"
+        ? [gridCard(study), tableCard(path, study), ranksCard(study)]
+        : study.kind === "stability"
+          ? stabilityCard(study)
+          : choiceCard(study),
     );
   }
 
@@ -391,6 +400,56 @@ function ranksCard({ table }) {
   );
 }
 
+/** How sure every component of a job is. */
+function stabilityCard({ result, job_id: job, request }) {
+  const stability = result?.stability;
+  if (!stability) return null;
+  const heads = ["Component", "Weight", "Replicability", "Worst of three halves"];
+  const fixed = (value) => value?.toFixed(3) ?? "–";
+  return card(
+    "How sure is each component?",
+    [h("a", { class: "button", href: link(`/jobs/${job}/components`) }, "Show the bands")],
+    h(
+      "p",
+      { class: "soft" },
+      `${stability.resamples} fits of the model of `,
+      h("a", { href: link(`/jobs/${request.job_id}`) }, "this job"),
+      " to samples that were drawn anew. A component below 0.9 may be noise, or of a few samples.",
+    ),
+    h(
+      "div",
+      { class: "scroll" },
+      h(
+        "table",
+        {},
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            heads.map((text) => h("th", { scope: "col" }, text)),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          result.weights.map((weight, place) =>
+            h(
+              "tr",
+              {},
+              h("th", { scope: "row" }, String(place + 1)),
+              h("td", {}, number(weight)),
+              h("td", {}, fixed(stability.replicability[place])),
+              h("td", {}, fixed(stability.split_half?.[place])),
+            ),
+          ),
+        ),
+      ),
+    ),
+  );
+}
+
 /** Of a choice: every number of components with what speaks for it. */
 function choiceCard({ choice, advice }) {
   if (!choice?.points?.length) return null;
@@ -489,5 +548,6 @@ function plotsCard(path, { kind, runs }) {
     );
     return made;
   };
-  return card("Plots", [], h("div", { class: "plots" }, Object.entries(PLOTS[kind] ?? {}).map(figure)));
+  if (!PLOTS[kind]) return null;
+  return card("Plots", [], h("div", { class: "plots" }, Object.entries(PLOTS[kind]).map(figure)));
 }
