@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparse_ncp.solvers import InvalidInput, Result, Settings, Stability, assess_stability, solve, sweeps
+from sparse_ncp.solvers import (
+    InvalidInput,
+    Result,
+    Settings,
+    Stability,
+    assess_stability,
+    estimate_memory,
+    solve,
+    sweeps,
+)
 from sparse_ncp.solvers.metrics import congruences
 from sparse_ncp.solvers.stability import half_weights, resample_weights
 from sparse_ncp.solvers.tensor.products import Float64
@@ -236,6 +245,7 @@ def test_no_sample_is_copied(tmp_path: Path) -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < tensor.nbytes / 2
+    assert peak < estimate_memory(tensor, settings).total
 
 
 def test_every_resample_has_half_of_the_samples_and_halves_weigh_as_much_as_all() -> None:
