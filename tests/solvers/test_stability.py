@@ -114,7 +114,14 @@ def test_every_order_has_a_stability(shape: tuple[int, ...]) -> None:
     assert numbers(stability.replicability).min() > 0.9
 
 
+def with_zeros(tensor: Float64) -> Float64:
+    tensor = np.maximum(tensor, 1e-3)
+    tensor[:, 2:6, 3:5] = 0
+    return tensor
+
+
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "zeros that look missing": (with_zeros(X), {"negative": "refuse", "zeros": "missing"}),
     "clipped": (np.maximum(X, 0), {"negative": "refuse"}),
     "float32": (X.astype(np.float32), {}),
     "Fortran order": (np.asfortranarray(X), {}),
@@ -138,6 +145,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_every_kind_of_tensor_and_of_settings_has_a_stability(case: str) -> None:
     tensor, fields = CASES[case]
     result = solve(tensor, Settings.model_validate({**KEPT.model_dump(exclude={"preset"}), **fields}))
+    assert (result.missing > 0) == (case in ("NaN", "masked array", "zeros that look missing"))
     assert numbers(found(result).replicability).min() > 0.9
     assert numbers(found(result).split_half).min() > 0.9
 
