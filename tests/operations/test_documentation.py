@@ -53,7 +53,7 @@ RUN = {
     ("docs/how-to/python.md", "python"): 3,
     ("docs/how-to/python.md", "sh"): 1,
     ("docs/how-to/r.md", "r"): 3,
-    ("docs/how-to/real-data.md", "python"): 7,
+    ("docs/how-to/real-data.md", "python"): 8,
     ("docs/how-to/running-a-server.md", "sh"): 3,
     ("docs/how-to/studies.md", "python"): 2,
     ("docs/tutorial.md", "python"): 2,
@@ -276,6 +276,8 @@ def test_the_page_on_real_data_finds_the_dyes_and_the_dirty_cuvette() -> None:
         "with zeros='missing', 2520 readings are missing",
         "sample 17 is fitted worst: 45 times the squared residual of the median",
         "relative error 0.040, agreement 1.000",
+        "replicability 1.00, 1.00, 1.00",
+        "the loadings of the first component are known to 0.008",
         "agreement of the scores with the amounts 1.000",
     ]
 
