@@ -10,17 +10,25 @@ from numpy.typing import NDArray
 from sparse_ncp.solvers.bcd.starts.initial import SVD_OVERSAMPLES
 from sparse_ncp.solvers.bcd.starts.trials import STARTS, most_finalists
 from sparse_ncp.solvers.diagnostics import LARGEST_CORE
+from sparse_ncp.solvers.outliers import MOST_ENTRIES
 from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.stability import SPLITS
 from sparse_ncp.solvers.tensor.compressed import sketch_bytes
 from sparse_ncp.solvers.tensor.dense import GROUPS, MANY_ENTRIES, SINGLE_BYTES, TILE
+from sparse_ncp.solvers.tensor.exclusion import Exclusion
 from sparse_ncp.solvers.tensor.gemm.blocks import best_split, block_sizes, split_point
 from sparse_ncp.solvers.tensor.gemm.out_of_core import READ_BYTES, READERS, STREAM_TILE_BYTES, FileEntries
 from sparse_ncp.solvers.tensor.missing.masked import TILE as MASKED_TILE
 from sparse_ncp.solvers.tensor.missing.pattern import LONGEST_LIST
 from sparse_ncp.solvers.tensor.products import HELD
 from sparse_ncp.solvers.tensor.threads import available_cores
-from sparse_ncp.solvers.tensor.validation import check_mask, check_shape_and_dtype, is_copied, working_precision
+from sparse_ncp.solvers.tensor.validation import (
+    check_mask,
+    check_shape_and_dtype,
+    is_copied,
+    is_masked_out,
+    working_precision,
+)
 
 
 @dataclass(frozen=True)
@@ -120,12 +128,22 @@ def estimate_memory(
     # Stability keeps the loadings of every fit, and these in the order of the model; sums over slices, per half.
     fits = 2 * (settings.resamples + 2 * SPLITS) * sum(tensor.shape) * settings.rank * 8
     stability = fits + 3 * max(halves) * 8 if settings.stability else 0
-    gaps = _gaps_bytes(tensor, settings, mask, missing)
+    exclusion = Exclusion.of(settings.exclude, tensor.shape)
+    # Outliers: a part of the tensor, and on every thread that part with its gaps filled, its model and their products.
+    diagnostics += (5 + 4 * available_cores()) * min(tensor.size, MOST_ENTRIES) * 8 if settings.diagnose else 0
+    if exclusion:  # the slice of an excluded index
+        diagnostics += 2 * tensor.nbytes // min(tensor.shape)
+    is_masked = is_masked_out(tensor, exclusion, settings.precision)
+    gaps = _gaps_bytes(tensor, settings, exclusion.masked(mask) if is_masked else mask, missing)
     # A file that does not fit into memory is read through two tiles of up to twice the nominal size, by another pass
     # at the same time through two runs, and by both through a buffer per reader.
     is_streamed = FileEntries.of(np.ma.getdata(tensor)) is not None
     slabs = 6 * min(tensor.nbytes, STREAM_TILE_BYTES) + 2 * READERS * READ_BYTES if is_streamed else 0
     copy = tensor.size * itemsize if is_copied(np.ma.getdata(tensor), settings.precision) else 0
+    if exclusion and not is_masked and not exclusion.is_view(tensor):
+        copy += math.prod(exclusion.kept_shape) * tensor.itemsize
+    if exclusion and mask is not None:
+        copy += mask.nbytes
     if settings.accelerate == "float32" and itemsize > SINGLE_BYTES:
         copy += tensor.size * SINGLE_BYTES
     work = partial + blocks + carried + tiles + sketch + vectors + diagnostics + stability + gaps + slabs

@@ -99,6 +99,26 @@ ShareOrAuto: TypeAlias = Annotated[
     Discriminator(lambda value: "auto" if isinstance(value, str) else "share"),
 ]
 
+
+def _each_once(entries: "tuple[int | str, ...]") -> "tuple[int | str, ...]":
+    twice = next((entry for place, entry in enumerate(entries) if entry in entries[:place]), None)
+    if twice is not None:
+        raise ValueError(f"names {twice!r} twice; name each index once")
+    return entries
+
+
+Index: TypeAlias = Annotated[int, Field(ge=0), BeforeValidator(_a_number)]
+Label: TypeAlias = Annotated[str, Field(min_length=1, max_length=200)]
+Excluded: TypeAlias = Annotated[
+    Annotated[Index, Tag("index")] | Annotated[Label, Tag("label")],
+    Discriminator(lambda value: "label" if isinstance(value, str) else "index"),
+]
+# Keys are text in JSON, which is why text that is a number is taken for one here.
+Exclude: TypeAlias = Annotated[
+    dict[Annotated[int, Field(ge=1, le=MAX_ORDER)], Annotated[tuple[Excluded, ...], AfterValidator(_each_once)]],
+    AfterValidator(lambda exclude: {mode: entries for mode, entries in sorted(exclude.items()) if entries} or None),
+]
+
 RECOMMENDED: Mapping[str, Any] = {
     "method": "anls-bpp",
     "penalty": "l1",
@@ -248,10 +268,16 @@ class Settings(BaseModel):
         "probably save time; none: neither",
     )
     sparsity_threshold: NotNegative = Field(1e-3, description="entries below count as zero")
+    exclude: Exclude | None = Field(
+        None,
+        description='indices to leave out of the fit, by mode: {"1": [2, 5]}. Modes count from 1, indices from 0; a '
+        "text is a label of the tensor's axes. Their rows of the factors are computed at the end, for the fitted model",
+    )
+    samples_mode: Mode = Field(1, description="the mode whose indices are samples, where outlying ones are looked for")
     diagnose: Flag = Field(
         True,
-        description="two more passes over the tensor at the end: core consistency, squared residual and leverage per "
-        "index, congruence of components",
+        description="two more passes over the tensor at the end, and refits without each sample: core consistency, "
+        "squared residual and leverage per index, congruence of components, outlying samples, regions without readings",
     )
     samples_mode: Mode = Field(1, description="the mode whose indices are the samples, counted from 1")
     stability: Flag = Field(

@@ -5,7 +5,7 @@ This module draws the samples and compares the fits; `solvers.bcd.resamples` mak
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -80,6 +80,17 @@ class Stability:
             if band is not None:
                 arrays |= {f"lower_A{mode}": band.lower, f"upper_A{mode}": band.upper}
         return arrays
+
+    def with_rows(self, shape: Sequence[int], kept: Sequence[NDArray[np.intp]]) -> "Stability":
+        """Return the same for a tensor of this shape, of which only the kept indices were fitted: others are NaN."""
+        bands: list[Band | None] = []
+        for band, length, own in zip(self.bands, shape, kept, strict=True):
+            if band is not None:
+                lower, upper = (np.full((length, band.lower.shape[1]), np.nan) for _ in range(2))
+                lower[own], upper[own] = band.lower, band.upper
+                band = Band(lower, upper)
+            bands.append(band)
+        return replace(self, bands=tuple(bands))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "Stability":

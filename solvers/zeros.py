@@ -5,17 +5,18 @@ for readings bends its components around them.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sparse_ncp.solvers.tensor.exclusion import Exclusion
 from sparse_ncp.solvers.tensor.products import Float64, gram, hadamard, khatri_rao
 from sparse_ncp.solvers.tensor.scan import Booleans
 from sparse_ncp.solvers.tensor.threads import single_threaded_blas
-from sparse_ncp.solvers.tensor.validation import check_mask, check_shape_and_dtype
+from sparse_ncp.solvers.tensor.validation import check_mask, check_shape_and_dtype, is_masked_out
 
 Zeros: TypeAlias = Literal["readings", "missing"]
 
@@ -113,7 +114,12 @@ def find_zero_fibres(tensor: NDArray[Any], mask: Booleans | None = None, seed: i
     return tuple(found)
 
 
-def mask_of_readings(tensor: object, zeros: Zeros, mask: object = None) -> Booleans | None:
+def mask_of_readings(
+    tensor: object,
+    zeros: Zeros,
+    mask: object = None,
+    exclude: Mapping[int, Sequence[int | str]] | None = None,
+) -> Booleans | None:
     """Return the mask with which a tensor is fitted: zeros that look missing are left out, if `zeros` says so.
 
     Parameters
@@ -124,6 +130,8 @@ def mask_of_readings(tensor: object, zeros: Zeros, mask: object = None) -> Boole
         With "readings", the mask is returned as it is.
     mask : array_like of bool, optional
         True where an entry is observed, as far as that is known already.
+    exclude : mapping of int to sequence of int, optional
+        Indices that are not fitted, by mode, counted from 1: their zeros do not count.
 
     Returns
     -------
@@ -135,7 +143,12 @@ def mask_of_readings(tensor: object, zeros: Zeros, mask: object = None) -> Boole
     if zeros == "readings":
         return known
     check_shape_and_dtype(array)
-    return without_zero_fibres(array, find_zero_fibres(array, known), known)
+    exclusion = Exclusion.of(exclude, array.shape)
+    if not exclusion or is_masked_out(array, exclusion, None):
+        return without_zero_fibres(array, find_zero_fibres(array, known), known)
+    rest, seen = exclusion.array(array), exclusion.mask(known)
+    found = exclusion.whole_mask(without_zero_fibres(rest, find_zero_fibres(rest, seen), seen))
+    return known if found is None else found if known is None else found & known
 
 
 def without_zero_fibres(

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparse_ncp.solvers.bcd.excluded import excluded_rows
 from sparse_ncp.solvers.bcd.objective import measure
 from sparse_ncp.solvers.bcd.phases import compressed_phase, single_phase
 from sparse_ncp.solvers.bcd.prepare import RunInputs, is_tensor_like, no_progress, prepare
@@ -47,7 +48,8 @@ def solve(
     settings : Settings
         The rank, the method, the penalties and when to stop.
     initial : sequence of array_like, optional
-        Starting factors, one per mode.
+        Starting factors, one per mode, with a row for every index, as in `fixed`: also for those that the settings
+        exclude.
     mask : array_like of bool, optional
         True where an entry is observed. Each mode has the length of the tensor, or 1.
     fixed : mapping of int to array_like, optional
@@ -77,26 +79,37 @@ def solve(
     >>> result.fit > 0.95
     True
     """
-    for state in sweeps(tensor, settings, initial=initial, mask=mask, fixed=fixed, threads=threads):
-        if cancelled():
-            return Result.of(state.cancelled())
-    factors, diagnostics, stability = state.outcome()[0], None, None
-    if settings.diagnose and not is_tensor_like(tensor):
-        observed = mask_of_readings(tensor, settings.zeros, mask)
-        diagnostics = diagnose(tensor, factors, mask=observed, threads=threads, cancelled=cancelled)
-    if settings.stability:
-        kept = [mode + 1 for mode in state.fixed]
+    for last in sweeps(tensor, settings, initial=initial, mask=mask, fixed=fixed, threads=threads):
+        state = last.cancelled() if cancelled() else last
+        if state.stop_reason is not None:
+            break
+    if is_tensor_like(tensor) and not isinstance(tensor, np.ndarray):
+        return Result.of(state)
+    observed = mask_of_readings(tensor, settings.zeros, mask, settings.exclude)
+    rows = excluded_rows(tensor, state, mask=observed, fixed=fixed, threads=threads)
+    factors, diagnostics, stability = state.whole_factors(rows), None, None
+    if settings.diagnose and state.stop_reason != "cancelled":
+        diagnostics = diagnose(
+            tensor,
+            factors,
+            mask=observed,
+            exclude=settings.exclude,
+            samples_mode=settings.samples_mode,
+            threads=threads,
+            cancelled=cancelled,
+        )
+    if settings.stability and state.stop_reason != "cancelled":
         stability = assess_stability(
             np.asanyarray(tensor),
             factors,
             settings,
             resolved=Resolved.of(state),
             mask=mask,
-            fixed=kept,
+            fixed=[mode + 1 for mode in state.fixed],
             threads=threads,
             cancelled=cancelled,
         )
-    return Result.of(state, diagnostics, stability)
+    return Result.of(state, diagnostics, stability, rows)
 
 
 def sweeps(
@@ -134,7 +147,7 @@ def sweeps(
     Yields
     ------
     State
-        The state after every sweep. The last one has a `stop_reason`.
+        The state after every sweep. The last one has a `stop_reason`. Its factors have no rows of excluded indices.
 
     Raises
     ------

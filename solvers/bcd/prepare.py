@@ -3,6 +3,7 @@
 This is the only module of `solvers.bcd` that makes a tensor; the others know `TensorLike` alone.
 """
 
+import math
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,14 +26,25 @@ from sparse_ncp.solvers.block import Memory
 from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput
 from sparse_ncp.solvers.settings import Settings, Stop
 from sparse_ncp.solvers.stability import check_stability
+from sparse_ncp.solvers.tensor.exclusion import Exclusion, exclude_with
+from sparse_ncp.solvers.tensor.kept import KeptTensor
 from sparse_ncp.solvers.tensor.protocol import Gram, TensorLike
 from sparse_ncp.solvers.tensor.scan import Scan
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
-from sparse_ncp.solvers.tensor.validation import as_array, check_mask, check_shape_and_dtype, prepare_tensor
+from sparse_ncp.solvers.tensor.validation import (
+    as_array,
+    check_mask,
+    check_mode,
+    check_shape_and_dtype,
+    is_masked_out,
+    prepare_tensor,
+)
 from sparse_ncp.solvers.zeros import ZeroFibres, find_zero_fibres, without_zero_fibres, zeros_notes
 
 # Stopping rule of the fit without a penalty that estimates the noise: it need not converge further than that.
 NOISE_FIT = Stop(criterion="relative_objective", tolerance=1e-3, patience=2, max_iterations=40)
+# Negative entries are noise around zero up to this share of the entries, and of the sum of squares.
+MANY_NEGATIVE, LARGE_NEGATIVE = 0.25, 0.1
 
 
 def no_progress(step: PreparationStep, share: float) -> None:
@@ -53,6 +65,38 @@ class RunInputs:
     clock: Clock = Clock()
     scan: Scan | None = None
     on_prepare: OnPrepare = no_progress
+    exclusion: Exclusion | None = None
+
+    def without_excluded(self) -> "RunInputs":
+        """Return the inputs with what the settings exclude, and factors without its rows."""
+        exclude = self.settings.exclude
+        if is_tensor_like(self.tensor) and not isinstance(self.tensor, np.ndarray):
+            if exclude is not None:
+                raise InvalidInput(
+                    "exclude", "is for arrays, and this tensor is not one", "leave the indices out of it"
+                )
+            check_mode(self.settings.samples_mode, len(self.tensor.shape))
+            return self
+        array = as_array(self.tensor)
+        check_shape_and_dtype(array)
+        check_mode(self.settings.samples_mode, array.ndim)
+        if exclude is None:
+            return replace(self, tensor=array)
+        exclusion, initial = Exclusion.of(exclude, array.shape), self.initial
+        if initial is not None and len(initial) == array.ndim:  # another number is refused later
+            initial = [exclusion.rows(A, mode, f"initial A{mode + 1}") for mode, A in enumerate(initial)]
+        fixed = {
+            mode: exclusion.rows(A, mode - 1, f"fixed A{mode}") if 1 <= mode <= array.ndim else A
+            for mode, A in (self.fixed or {}).items()
+        }
+        return replace(
+            self,
+            tensor=array,
+            initial=initial,
+            fixed=fixed,
+            scan=None,  # of the whole tensor
+            exclusion=exclusion,
+        )
 
 
 class PreparedRun(NamedTuple):
@@ -71,9 +115,10 @@ def prepare(inputs: RunInputs, pool: Threads) -> PreparedRun:
     InvalidInput
         If the tensor cannot be decomposed, or the inputs do not fit together.
     """
+    inputs = inputs.without_excluded()
     settings, resume = inputs.settings, inputs.resume
     with single_threaded_blas():
-        X, about_zeros = _open_tensor(inputs, pool)
+        X, about_zeros = open_tensor(inputs, pool)
         if settings.accelerate == "compress" and not X.observed.constant:
             unfit = "cannot compress a tensor whose missing entries differ along every mode"
             raise InvalidInput("accelerate", unfit, "give 'auto' or 'none'")
@@ -88,7 +133,7 @@ def prepare(inputs: RunInputs, pool: Threads) -> PreparedRun:
         penalties = _penalty_weights(X, inputs, pool) if resume is None else resume.weights
         weights_seconds = time.perf_counter() - started if settings.sparsity == "auto" else 0.0
         problem = resolve(settings, penalties, tuple(fixed) if resume is None else resume.fixed)
-        sparse_rows = _rows_with_few_entries(X, problem)
+        sparse_rows = _rows_with_few_entries(X, problem, inputs.exclusion)
         too_many = rank_advice(X.shape, settings.rank, X.observed.count)
         advised = [*([too_many] if too_many else []), *sparse_rows]
         for advice in (*problem.advice(), *sparse_rows):
@@ -106,7 +151,7 @@ def prepare(inputs: RunInputs, pool: Threads) -> PreparedRun:
             (Memory(),) * len(factors),
             phase="compressed" if problem.tries_compression else "single" if problem.tries_single else "exact",
             search=None if problem.is_one_block else search_for(problem, inputs.initial),
-            notes=(*initial_notes(inputs.initial, settings.rank), *advised, *about_zeros),
+            notes=(*initial_notes(inputs.initial, settings.rank), *advised, *about_zeros, *_negative_notes(X)),
             missing=missing_count(X),
             fixed=tuple(fixed),
             preparation_seconds=weights_seconds,
@@ -119,7 +164,7 @@ def is_tensor_like(tensor: object) -> bool:
     return hasattr(tensor, "first_contraction") and hasattr(tensor, "sweep")
 
 
-def _open_tensor(inputs: RunInputs, pool: Threads) -> tuple[TensorLike, tuple[str, ...]]:
+def open_tensor(inputs: RunInputs, pool: Threads) -> tuple[TensorLike, tuple[str, ...]]:
     """Scan an array for entries that cannot be decomposed, and return it with notes on its zeros.
 
     A `TensorLike` is returned as it is.
@@ -137,14 +182,22 @@ def _open_tensor(inputs: RunInputs, pool: Threads) -> tuple[TensorLike, tuple[st
     array = as_array(tensor)
     check_shape_and_dtype(array)
     mask = None if mask is None else check_mask(mask, array.shape)
+    exclusion = inputs.exclusion
+    is_masked = exclusion is not None and is_masked_out(array, exclusion, settings.precision)
+    if exclusion is not None and not is_masked:
+        array, mask = exclusion.array(array), exclusion.mask(mask)
     zeros: tuple[ZeroFibres, ...] = ()
     if settings.zeros == "missing" or (settings.diagnose and inputs.resume is None):
         zeros = find_zero_fibres(array, mask)
     if settings.zeros == "missing":
         mask = without_zero_fibres(array, zeros, mask)
+    if exclusion is not None and is_masked:
+        mask = exclusion.masked(mask)
     on_progress = partial(inputs.on_prepare, "scan")
     kinds = (settings.missing, settings.negative, settings.rank)
-    X = prepare_tensor(array, settings.precision, pool, mask, *kinds, inputs.scan, on_progress)
+    X: TensorLike = prepare_tensor(array, settings.precision, pool, mask, *kinds, inputs.scan, on_progress, exclusion)
+    if exclusion is not None and is_masked:
+        X = KeptTensor(X, exclusion)
     return X, zeros_notes(zeros, settings.zeros)
 
 
@@ -169,7 +222,7 @@ def _penalty_weights(X: TensorLike, inputs: RunInputs, pool: Threads) -> Weights
     return weights_for(settings, X, sparsity_above_noise(X, settings.rank, state.history.relative_error[-1]))
 
 
-def _rows_with_few_entries(X: TensorLike, problem: Problem) -> list[str]:
+def _rows_with_few_entries(X: TensorLike, problem: Problem, exclusion: Exclusion | None) -> list[str]:
     """Return advice on rows of factors that too few observed entries determine."""
     found: list[str] = []
     rank, observed = problem.settings.rank, X.observed.counts
@@ -181,11 +234,25 @@ def _rows_with_few_entries(X: TensorLike, problem: Problem) -> list[str]:
         if few.size:
             count = counts[few[0]]
             more = "" if few.size == 1 else f", and so have {few.size - 1} more of its mode"
+            places = few.tolist() if exclusion is None else exclusion.kept[mode][few].tolist()
+            left_out = exclude_with({} if exclusion is None else exclusion.by_mode(), {mode + 1: places})
             found.append(
-                f"index {few[0]} of mode {mode + 1} has {count} observed {'entry' if count == 1 else 'entries'}, fewer "
-                f"than the {rank} components{more}: its row is not determined; lower the rank, or leave it out"
+                f"index {places[0]} of mode {mode + 1} has {count} observed {'entry' if count == 1 else 'entries'}, "
+                f"fewer than the {rank} components{more}: its row is not determined; lower the rank, or give {left_out}"
             )
     return found
+
+
+def _negative_notes(X: TensorLike) -> list[str]:
+    """Return a note on a tensor whose negative entries are too many, or too large, to be noise around zero."""
+    count = math.prod(X.shape) if X.observed.count is None else X.observed.count
+    entries, square = X.positive.negative / count, 1 - (X.positive.norm / X.norm) ** 2
+    if entries < MANY_NEGATIVE and square < LARGE_NEGATIVE:
+        return []
+    return [
+        f"{100 * entries:.2g} % of the entries are negative, with {100 * square:.2g} % of the sum of squares, which a "
+        "nonnegative model cannot follow: look whether the tensor was centred, log-scaled or corrected for a baseline"
+    ]
 
 
 def _compile(X: TensorLike, problem: Problem, pool: Threads) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparse_ncp.solvers.bcd.prepare import RunInputs, open_tensor
 from sparse_ncp.solvers.bcd.problem import Problem, resolve
 from sparse_ncp.solvers.bcd.result import Resolved
 from sparse_ncp.solvers.bcd.starts.initial import starting_factors
@@ -20,8 +21,6 @@ from sparse_ncp.solvers.tensor.products import Array, Float64
 from sparse_ncp.solvers.tensor.protocol import TensorLike
 from sparse_ncp.solvers.tensor.scaled import ScaledSlices, SliceSums
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
-from sparse_ncp.solvers.tensor.validation import prepare_tensor
-from sparse_ncp.solvers.zeros import mask_of_readings
 
 # A fit from the model itself is settled, or lost, within few sweeps; a half of the samples moves it further.
 RESAMPLE_STOP = Stop(criterion="relative_objective", tolerance=1e-5, patience=2, max_iterations=30)
@@ -52,7 +51,7 @@ def assess_stability(
     tensor : array_like
         The tensor, which may be a memory map.
     factors : sequence of numpy.ndarray
-        The factors that were fitted to it, one per mode.
+        The factors that were fitted to it, one per mode, with rows for excluded indices too.
     settings : Settings
         The settings of the fit; `samples_mode`, `resamples` and `seed` say which samples are drawn, and how often.
     resolved : Resolved, optional
@@ -87,9 +86,9 @@ def assess_stability(
     True
     """
     with Threads(threads) as pool, single_threaded_blas():
-        kinds = (settings.missing, settings.negative, settings.rank)
-        observed = mask_of_readings(tensor, settings.zeros, mask)
-        X = prepare_tensor(tensor, settings.precision, pool, observed, *kinds)
+        plain = settings.model_copy(update={"diagnose": False})
+        inputs = RunInputs(tensor, plain, mask=mask, initial=factors).without_excluded()
+        X, _ = open_tensor(inputs, pool)
         check_stability(settings.samples_mode, X.shape, tuple(fixed))
         axis, kept = settings.samples_mode - 1, tuple(mode - 1 for mode in sorted(fixed))
         warm = settings.model_copy(update=WARM)
@@ -99,7 +98,7 @@ def assess_stability(
             raise InvalidInput("sparsity", "is 'auto', which a fit decides", "give resolved=result.resolved")
         else:
             weights = weights_for(settings, X, settings.sparsity)
-        whole = [np.asarray(A, np.float64) for A in factors]
+        whole = [np.asarray(A, np.float64) for A in inputs.initial or ()]
         sums = SliceSums(X, axis)
         drawn = resample_weights(X.shape[axis], settings.resamples, settings.seed)
         halves = half_weights(X.shape[axis], settings.seed)
@@ -117,7 +116,8 @@ def assess_stability(
             found.append([np.where(determined[mode][:, None], fitted[mode], np.nan) for mode in others])
             on_progress(len(found) / (len(drawn) + len(halves)))
     reference = [A for mode, A in enumerate(whole) if mode != axis]
-    return summarise(settings.samples_mode, reference, found[: len(drawn)], found[len(drawn) :])
+    stability = summarise(settings.samples_mode, reference, found[: len(drawn)], found[len(drawn) :])
+    return stability if inputs.exclusion is None else stability.with_rows(inputs.exclusion.shape, inputs.exclusion.kept)
 
 
 def _fit(

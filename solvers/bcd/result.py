@@ -1,11 +1,13 @@
 """The result of a run, and the warnings that belong to it."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sparse_ncp.solvers.bcd.advice import Name, diagnostic_advice, index_itself
 from sparse_ncp.solvers.bcd.problem import Problem, resolve
 from sparse_ncp.solvers.bcd.search import StartOutcome
-from sparse_ncp.solvers.bcd.state import History, State, StopReason
+from sparse_ncp.solvers.bcd.state import NO_ROWS, History, State, StopReason
 from sparse_ncp.solvers.bcd.weights import beta_for
 from sparse_ncp.solvers.diagnostics import Diagnostics
 from sparse_ncp.solvers.methods import Penalty
@@ -58,11 +60,11 @@ class Result:
     settings, resolved
         The settings, and the values of those that depend on the method or on the tensor.
     factors : list of numpy.ndarray
-        One I_n × R factor per mode.
+        One I_n × R factor per mode. Rows of excluded indices were computed after the fit.
     objective, relative_error, fit : float
-        The penalised objective; ‖X − ⟦A¹…Aᴺ⟧‖ / ‖X‖; and 1 minus that.
+        The penalised objective; ‖X − ⟦A¹…Aᴺ⟧‖ / ‖X‖; and 1 minus that; without excluded indices.
     history : History
-        Objective, relative error and time of every iteration.
+        Objective, relative error and time of every iteration, of the fit without excluded indices.
     stop_reason : str
         Why the run ended, for example "tolerance" or "max_iterations".
     compressed_iterations, single_iterations : int
@@ -70,7 +72,9 @@ class Result:
     starts : tuple of StartOutcome
         The results of the trial starts.
     missing : int
-        Number of missing entries, which were not fitted.
+        Number of missing entries, which were not fitted; those at excluded indices are not counted.
+    excluded : dict of int to tuple of int
+        The indices that were left out of the fit, by mode, counted from 1.
     weights : numpy.ndarray
         The norm of each component.
     sparsity, nonzero_components
@@ -102,6 +106,7 @@ class Result:
     single_iterations: int
     starts: tuple[StartOutcome, ...]
     missing: int
+    excluded: Mapping[int, tuple[int, ...]]
     weights: Float64
     sparsity: Sparsity
     nonzero_components: NonzeroComponents
@@ -110,19 +115,30 @@ class Result:
     stability: Stability | None = None
 
     @classmethod
-    def of(cls, state: State, diagnostics: Diagnostics | None = None, stability: Stability | None = None) -> "Result":
-        """Return the result of a run that ends with this state."""
+    def of(
+        cls,
+        state: State,
+        diagnostics: Diagnostics | None = None,
+        stability: Stability | None = None,
+        rows: Mapping[int, Array] = NO_ROWS,
+        name: Name = index_itself,
+    ) -> "Result":
+        """Return the result of a run that ends with this state.
+
+        `rows` are those of excluded indices, which are zero otherwise. `name` gives the label of an index, for
+        the warnings.
+        """
         if state.stop_reason is None:
             raise ValueError("the run has not ended: take its last state, or state.cancelled()")
         factors, objective, relative_error = state.outcome()
         threshold = state.settings.sparsity_threshold
-        counts = nonzero_components(factors, threshold)
+        counts, exclude = nonzero_components(factors, threshold), state.settings.exclude or {}
         if state.settings.sparsity is not None:
             counts = nonzero_components_by_weight(factors, DEAD_SHARE * state.tensor_norm)
         return cls(
             settings=state.settings,
             resolved=Resolved.of(state),
-            factors=list(factors),
+            factors=state.whole_factors(rows),
             objective=objective,
             relative_error=relative_error,
             history=state.history,
@@ -131,10 +147,14 @@ class Result:
             single_iterations=state.iterations_in("single"),
             starts=state.search.outcomes if state.search else (),
             missing=state.missing,
+            excluded={mode: tuple(sorted(int(index) for index in some)) for mode, some in exclude.items()},
             weights=weights(factors),
             sparsity=sparsity(factors, threshold),
             nonzero_components=counts,
-            warnings=tuple(_warnings(state, factors, objective, relative_error, counts)),
+            warnings=(
+                *_warnings(state, factors, objective, relative_error, counts),
+                *(diagnostic_advice(diagnostics, state.settings, name) if diagnostics else ()),
+            ),
             diagnostics=diagnostics,
             stability=stability,
         )

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 from zipfile import BadZipFile
 
@@ -17,6 +18,7 @@ from sparse_ncp.solvers.block import Memory
 from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.machine import machine_signature
 from sparse_ncp.solvers.settings import Settings
+from sparse_ncp.solvers.tensor.exclusion import whole_factors
 from sparse_ncp.solvers.tensor.products import Array
 from sparse_ncp.solvers.tensor.protocol import TensorLike
 
@@ -28,6 +30,7 @@ Phase: TypeAlias = Literal["start", "compressed", "single", "exact"]
 PreparationStep: TypeAlias = Literal["scan", "weights", "start", "compress", "single", "sweep"]
 OnPrepare: TypeAlias = Callable[[PreparationStep, float], None]
 FORMAT = 4
+NO_ROWS: Mapping[int, Array] = MappingProxyType({})
 COLUMNS = ("objective", "relative_error", "seconds")
 
 
@@ -191,6 +194,10 @@ class State:
         if best is None or best.outcome.objective >= self.objective:
             return self.factors, self.objective, self.history.relative_error[-1]
         return best.factors, best.outcome.objective, best.outcome.relative_error
+
+    def whole_factors(self, rows: Mapping[int, Array] = NO_ROWS) -> list[Array]:
+        """Return the factors of the outcome with the rows of excluded indices; those that are not given are zero."""
+        return whole_factors(self.outcome()[0], self.settings.exclude, rows)
 
     def with_clock(self, clock: Clock) -> "State":
         """Return the state with its clock set forward, never back. With a clock, at least one more sweep follows."""

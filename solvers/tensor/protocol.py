@@ -40,10 +40,11 @@ class Gram(NamedTuple):
 
 
 class Positive(NamedTuple):
-    """Norm and sum of a tensor whose negative entries count as zero."""
+    """Norm and sum of a tensor whose negative entries count as zero, and how many of those it has."""
 
     norm: float
     sum: float
+    negative: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Validate a tensor, and convert it if necessary."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -8,7 +9,8 @@ from numpy.typing import NDArray
 
 from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.tensor.dense import MissingEntries, Tensor
-from sparse_ncp.solvers.tensor.gemm.out_of_core import contiguous_runs
+from sparse_ncp.solvers.tensor.exclusion import Exclusion, exclude_with
+from sparse_ncp.solvers.tensor.gemm.out_of_core import FileEntries, contiguous_runs
 from sparse_ncp.solvers.tensor.missing.grams import RowGrams
 from sparse_ncp.solvers.tensor.missing.masked import Mask
 from sparse_ncp.solvers.tensor.missing.pattern import find_pattern
@@ -54,6 +56,12 @@ def check_shape_and_dtype(tensor: NDArray[Any]) -> None:
         raise InvalidInput("tensor", f"mode {empty} is empty", "give every mode a length of 1 or more")
 
 
+def check_mode(mode: int, order: int) -> None:
+    """Raise InvalidInput if a tensor of this order has no such mode for its samples."""
+    if mode > order:
+        raise InvalidInput("samples_mode", f"is {mode} for a tensor of {order} modes", f"give a mode from 1 to {order}")
+
+
 def check_mask(mask: object, shape: Sequence[int]) -> Booleans:
     """Return the mask as an array, true where observed; raise InvalidInput if it does not fit the tensor."""
     array = as_array(mask, "mask")
@@ -78,12 +86,13 @@ def prepare_tensor(
     rank: int = 1,
     known: Scan | None = None,
     on_progress: OnProgress | None = None,
+    exclusion: Exclusion | None = None,
 ) -> Tensor:
     """Check a tensor and convert it if necessary, without modifying the array that was passed.
 
     `rank` determines how the Gram matrices are computed if entries are missing. Pass an earlier scan of the same
     entries as `known` to skip the scan, unless entries are converted or masked. `on_progress` is called with the
-    fraction done.
+    fraction done. `exclusion` has been left out of the tensor, or is masked in the whole tensor.
     """
     array = as_array(tensor)
     check_shape_and_dtype(array)
@@ -102,30 +111,53 @@ def prepare_tensor(
     found = None if copied or observed is not None else known
     if found is None:
         found = scan(entries, threads, observed, on_progress=on_progress, runs=contiguous_runs)
+    if exclusion is not None and exclusion.shape != array.shape:
+        located = [exclusion.located(kind) for kind in (found.nan, found.infinite, found.negative)]
+        found = replace(found, nan=located[0], infinite=located[1], negative=located[2])
     check_entries(found, entries.dtype, missing, negative)
-    positive = Positive(found.positive_norm, found.positive_sum)
+    positive = Positive(found.positive_norm, found.positive_sum, found.negative.count)
     if found.observed == entries.size:
         return Tensor(entries, found.norm, positive, threads)
     if copied and observed is not None:
         np.copyto(entries, np.nan, where=np.broadcast_to(~observed, entries.shape))
         observed = None
-    return Tensor(entries, found.norm, positive, threads, _missing_entries(entries, observed, rank, threads))
+    missing_entries = _missing_entries(entries, observed, rank, threads, exclusion or Exclusion.of(None, entries.shape))
+    return Tensor(entries, found.norm, positive, threads, missing_entries)
 
 
-def _missing_entries(entries: Array, observed: Booleans | None, rank: int, threads: Threads) -> MissingEntries:
+def is_masked_out(tensor: NDArray[Any], exclusion: Exclusion, precision: Precision | None) -> bool:
+    """Whether to mask what is excluded in the whole tensor, because a copy of the rest would not fit into memory."""
+    entries = np.ma.getdata(tensor)
+    if not exclusion or is_copied(entries, precision) or exclusion.is_view(tensor):
+        return False
+    return FileEntries.of(entries) is not None
+
+
+def _missing_entries(
+    entries: Array, observed: Booleans | None, rank: int, threads: Threads, exclusion: Exclusion
+) -> MissingEntries:
     reverse = not entries.flags.c_contiguous
     mask = Mask(entries.T, None if observed is None else observed.T) if reverse else Mask(entries, observed)
     modes = tuple(range(entries.ndim))[:: -1 if reverse else 1]
     pattern = find_pattern(mask, modes, rank, threads)
-    for mode, counts in enumerate(pattern.counts, start=1):
-        empty = np.flatnonzero(counts == 0)
-        if empty.size:
-            more = "" if empty.size == 1 else f" (one of {empty.size} in that mode)"
-            problem = f"index {empty[0]} of mode {mode} has no observed entry{more}"
-            raise InvalidInput(
-                "tensor", problem, f"leave it out, for example with numpy.delete(tensor, {empty[0]}, {mode - 1})"
-            )
+    kept = exclusion.kept
+    is_whole = exclusion.shape == entries.shape
+    counted = [counts[own] if is_whole else counts for counts, own in zip(pattern.counts, kept, strict=True)]
+    empty = {n: own[counts == 0].tolist() for n, (counts, own) in enumerate(zip(counted, kept, strict=True), start=1)}
+    empty = {mode: indices for mode, indices in empty.items() if indices}
+    if empty:
+        problem = f"{describe_indices(empty)} no observed entry"
+        raise InvalidInput("tensor", problem, f"leave out what has none: {exclude_with(exclusion.by_mode(), empty)}")
     return MissingEntries(mask, RowGrams(mask, modes, pattern, threads))
+
+
+def describe_indices(indices: Mapping[int, Sequence[int]]) -> str:
+    """Describe indices by mode and a verb, as in "indices 2, 5 of mode 1 and index 4 of mode 2 have"."""
+    parts = [
+        f"{'index' if len(some) == 1 else 'indices'} {', '.join(map(str, some))} of mode {mode}"
+        for mode, some in indices.items()
+    ]
+    return f"{' and '.join(parts)} {'has' if sum(map(len, indices.values())) == 1 else 'have'}"
 
 
 def clip(tensor: NDArray[Any]) -> NDArray[Any]:

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from sparse_ncp.solvers import Settings, sweeps
+from sparse_ncp.solvers.tensor.exclusion import Exclusion
+from sparse_ncp.solvers.tensor.kept import KeptTensor
 from sparse_ncp.solvers.tensor.products import Array, Float64
 from sparse_ncp.solvers.tensor.protocol import TensorLike
 from sparse_ncp.solvers.tensor.scaled import ScaledSlices, SliceSums
@@ -79,6 +81,16 @@ def scaled_along_a_mode(entries: Float64, pool: Threads, folder: Path) -> Tensor
     return ScaledSlices(tensor, 1, scales, SliceSums(tensor, 1))
 
 
+def left_out_of_a_larger_one(entries: Float64, pool: Threads, _folder: Path) -> TensorLike:
+    """Embed the entries between others, which are excluded and would spoil every product."""
+    exclusion = Exclusion.of({1: [0, 5], 2: [13], 3: [4, 9, 10]}, (16, 14, 15))
+    whole = np.full(exclusion.shape, 1e6)
+    whole[::2, ::3] = np.nan
+    whole[np.ix_(*exclusion.kept)] = entries
+    mask = exclusion.masked(None)
+    return KeptTensor(prepare_tensor(whole, None, pool, mask, "nan", "keep", RANK, exclusion=exclusion), exclusion)
+
+
 # How it is made, from which entries, and the relative accuracy of its products.
 KINDS: Mapping[str, tuple[Make, Callable[[], Float64], float]] = {
     "in memory": (in_memory, planted, 1e-12),
@@ -89,6 +101,8 @@ KINDS: Mapping[str, tuple[Make, Callable[[], Float64], float]] = {
     "copied to float32": (copied_to_float32, planted, 1e-5),
     "NaN": (in_memory, with_gaps, 1e-12),
     "masked": (masked, with_gaps, 1e-12),
+    "left out": (left_out_of_a_larger_one, planted, 1e-12),
+    "left out with NaN": (left_out_of_a_larger_one, with_gaps, 1e-12),
     "compressed": (compressed, planted, 1e-10),
     "scaled along a mode": (scaled_along_a_mode, planted, 1e-12),
     "scaled, negative": (scaled_along_a_mode, lambda: planted() - 0.3, 1e-12),

@@ -50,6 +50,8 @@ def find_pattern(mask: Mask, modes: Modes, rank: int, threads: Threads) -> Patte
     best: tuple[Booleans | None, Modes] = None, ()
     lowest = math.prod(shape) * (TREE + TREE_PAIR * rank**2)
     for pattern, axes in _shared_patterns(along):
+        if len(axes) == len(shape) - 1:
+            continue  # whole indices, which a tensor of two modes or more counts as well
         covered = int(pattern.sum()) * math.prod(shape[axis] for axis in axes)
         tree = pattern.size * (TREE + TREE_PAIR * rank**2) if covered else 0.0
         cost = tree + (total - covered) * len(shape) * (LIST + LIST_PAIR * rank**2)

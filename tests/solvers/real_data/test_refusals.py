@@ -26,12 +26,19 @@ def spoiled(index: Any, entry: float = np.nan) -> Any:
 
 
 @pytest.mark.parametrize("layout", [np.ascontiguousarray, np.asfortranarray])
-def test_an_index_without_an_observed_entry_is_named(layout: Any) -> None:
+def test_all_indices_without_an_observed_entry_are_named(layout: Any) -> None:
     error = refusal(layout(spoiled((slice(None), 4))))
     assert (error.field, error.problem) == ("tensor", "index 4 of mode 2 has no observed entry")
-    assert error.remedy == "leave it out, for example with numpy.delete(tensor, 4, 1)"
-    several = refusal(spoiled(([2, 5],)))
-    assert several.problem == "index 2 of mode 1 has no observed entry (one of 2 in that mode)"
+    assert error.remedy == 'leave out what has none: exclude={"2": [4]}'
+    tensor = spoiled(([2, 5],))
+    tensor[:, 1] = np.nan
+    several = refusal(layout(tensor))
+    assert several.problem == "indices 2, 5 of mode 1 and index 1 of mode 2 have no observed entry"
+    assert several.remedy.endswith('exclude={"1": [2, 5], "2": [1]}')
+    solve(tensor, Settings(**PLAIN, exclude={"1": [2, 5], "2": [1]}))  # the remedy works
+    rest = refusal(tensor, exclude={"1": [2]})
+    assert rest.problem.startswith("index 5 of mode 1 and")
+    assert rest.remedy.endswith('exclude={"1": [2, 5], "2": [1]}')
 
 
 @pytest.mark.parametrize("mask", [None, np.zeros((1, 1, 1), bool), np.zeros(X.shape, bool)])
