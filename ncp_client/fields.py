@@ -51,6 +51,11 @@ class RunFields(TypedDict, total=False):
     zeros: Annotated[Literal["readings", "missing"], "missing: leave out zeros that look like missing readings"]
     mask: Annotated[Reference | None, "a boolean tensor: true where an entry was observed"]
     fixed: Annotated[Mapping[str, Any] | None, 'keep these factors of a job: {"job_id": …, "modes": [2, 3]}']
+    exclude: Annotated[
+        Mapping[str, Sequence[int | str]] | Mapping[int, Sequence[int | str]] | None,
+        'leave indices (from 0) or labels out of the fit, by mode: {"1": [2, 5]}, or 1:2,5',
+    ]
+    samples_mode: Annotated[int, "the mode in which outlying samples are looked for"]
     diagnose: Annotated[bool, "compute diagnostics of the model at the end of the run"]
     precision: Annotated[Literal["float32", "float64"] | None, "precision of the products with the tensor"]
     rescale: Annotated[bool, "balance the scale of the components over the modes"]

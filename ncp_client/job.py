@@ -214,7 +214,7 @@ class Job(RunningRecord):
         Returns
         -------
         dict
-            Residual and leverage of every index, congruence of the components, core consistency.
+            Residual and leverage of every index, congruence of the components, core consistency, outlying samples.
 
         Raises
         ------
@@ -384,7 +384,7 @@ class Job(RunningRecord):
         if self._result is None:
             axes = self._connection.get(f"{self._path}/axes") or None
             factors, bands = self._stored()
-            self._result = Result(self.record, factors, axes, bands)
+            self._result = Result(self.record, factors, axes, bands, self.diagnostics)
         return self._result
 
     def _summary(self) -> str:

@@ -1,11 +1,11 @@
 """The result of a job, its conversion for other packages, and a plot of its components."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from ncp_client.http.errors import NcpError
+from ncp_client.http.errors import NcpError, NotFound
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,6 +33,8 @@ class Result:
         Name, unit and values of each mode.
     bands : list, optional
         Lower and upper bounds of each factor, or None for a mode without.
+    diagnose : callable, optional
+        Returns the diagnostics; called when they are first read.
 
     Attributes
     ----------
@@ -56,12 +58,15 @@ class Result:
         factors: "list[NDArray[Any]]",
         axes: Sequence[dict[str, Any]] | None = None,
         bands: "Sequence[tuple[NDArray[Any], NDArray[Any]] | None] | None" = None,
+        diagnose: Callable[[], dict[str, Any]] | None = None,
     ) -> None:
         self.job = job
         self.factors = factors
         self.bands = list(bands or [None] * len(factors))
         self.axes = axes
         self.numbers: dict[str, Any] = job["result"]
+        self._diagnose = diagnose
+        self._diagnostics: dict[str, Any] | None = None
 
     @property
     def objective(self) -> float:
@@ -93,6 +98,27 @@ class Result:
         """Replicability and split-half congruence of the components; None unless it was asked for."""
         found: dict[str, Any] | None = self.numbers.get("stability")
         return found
+
+    @property
+    def excluded(self) -> dict[int, list[int]]:
+        """Indices that were left out of the fit, by mode, counted from 1."""
+        return {int(mode): list(indices) for mode, indices in self.numbers.get("excluded", {}).items()}
+
+    @property
+    def diagnostics(self) -> dict[str, Any] | None:
+        """Diagnostics of the model; None if the job was submitted with ``diagnose=False`` or was cancelled.
+
+        Examples
+        --------
+        >>> sorted(client.decompose(array, rank=2).diagnostics)[:3]
+        ['components', 'congruence', 'core_consistency']
+        """
+        if self._diagnostics is None and self._diagnose is not None:
+            try:
+                self._diagnostics = self._diagnose()
+            except NotFound:
+                return None
+        return self._diagnostics
 
     @property
     def weights(self) -> "NDArray[np.float64]":

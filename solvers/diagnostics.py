@@ -85,7 +85,7 @@ class Diagnostics:
     unobserved : UnobservedDiagnostics or None
         The model over missing entries; None without any.
     samples : SampleDiagnostics or None
-        Outlying samples; None in diagnostics of older versions.
+        Outlying samples; None if none were looked for.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def diagnose(
     *,
     mask: Booleans | None = None,
     exclude: Mapping[int, Sequence[int | str]] | None = None,
-    samples_mode: int = 1,
+    samples_mode: int | None = 1,
     threads: int | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Diagnostics | None:
@@ -164,7 +164,7 @@ def diagnose(
     exclude : mapping of int to sequence of int, optional
         Indices that were left out of the fit, by mode, as in `Settings`. They count for their own residual alone.
     samples_mode : int, optional
-        The mode whose indices are samples, counted from 1.
+        The mode whose indices are samples, counted from 1; None to look for no outlying samples.
     threads : int, optional
         Number of threads; it does not change the result.
     cancelled : callable, optional
@@ -190,7 +190,7 @@ def diagnose(
     array = np.asanyarray(tensor)
     check_shape_and_dtype(array)
     _check_factors(factors, array.shape)
-    check_mode(samples_mode, array.ndim)
+    check_mode(samples_mode or 1, array.ndim)
     observed = None if mask is None else check_mask(mask, array.shape)
     exclusion = Exclusion.of(exclude, array.shape)
     whole = [A.astype(np.float64, copy=False) for A in factors]
@@ -220,11 +220,15 @@ def diagnose(
         if consistency is None and reason is None:
             return None
         leverages = [_leverage(A) for A in living]
-        mode = samples_mode - 1
-        suspicion = np.maximum(leverages[mode], residuals[mode] / (residuals[mode].max(initial=0.0) or 1.0))
-        samples = find_outliers(array, living, mode, suspicion, pool, exclusion.kept, observed, cancelled)
-    if samples is None:
-        return None
+        samples = None
+        if samples_mode is not None:
+            mode = samples_mode - 1
+            suspicion = np.maximum(leverages[mode], residuals[mode] / (residuals[mode].max(initial=0.0) or 1.0))
+            seen = find_outliers(array, living, mode, suspicion, pool, exclusion.kept, observed, cancelled)
+            if seen is None:
+                return None
+            components = np.flatnonzero(is_living).tolist()
+            samples = seen.renumbered(exclusion.kept[mode].tolist(), len(whole[mode]), components)
     energy = np.square(sizes)
     unobserved = found.hidden / np.where(energy > 0, energy, 1.0)
     return Diagnostics(
@@ -236,7 +240,7 @@ def diagnose(
         unobserved=UnobservedDiagnostics(found.missing, found.peak[0] / (found.reading or 1.0), found.peak[1] + 1)
         if found.missing
         else None,
-        samples=samples.renumbered(exclusion.kept[mode].tolist(), len(whole[mode]), np.flatnonzero(is_living).tolist()),
+        samples=samples,
     )
 
 

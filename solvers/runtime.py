@@ -12,6 +12,9 @@ Preparing a run
     `check_fixed`, `check_mask`, `check_norm`, `check_stability`, `given_weights`, `per_mode`, `rank_advice`: the checks
     that a run makes at its start.
     `mask_of_readings`: the mask without zeros that look missing.
+    `Exclusion`: the indices that settings leave out; `check_mode` checks the mode of the samples. `describe_indices`,
+    `exclude_with`: name indices in messages, and as text that can be pasted into settings. `without_indices` leaves
+    them out of an array.
     `MIN_ORDER`, `MAX_ORDER`: how many modes a tensor may have.
     `working_precision`: the precision in which a tensor is decomposed.
 Scanning a tensor
@@ -22,6 +25,8 @@ The progress of a run
     `Phase`, `PreparationStep`, `Resolved`, `StartOutcome`, `StopReason`: the parts of a `State` and of a `Result`.
 Computing
     `Threads`, `single_threaded_blas`: threads that do not change the bits of a result.
+    `excluded_rows`: the rows of excluded indices for a fitted model; `NO_ROWS` before they are known. `index_itself`
+    names an index without labels.
     `khatri_rao`: the product of a model's factors. `machine_signature`: what the last bits depend on.
 """
 
@@ -29,11 +34,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from sparse_ncp.solvers.bcd.advice import index_itself
+    from sparse_ncp.solvers.bcd.excluded import excluded_rows
     from sparse_ncp.solvers.bcd.problem import rank_advice
     from sparse_ncp.solvers.bcd.result import Resolved
     from sparse_ncp.solvers.bcd.search import StartOutcome
     from sparse_ncp.solvers.bcd.starts.initial import check_fixed
-    from sparse_ncp.solvers.bcd.state import Phase, PreparationStep, StopReason
+    from sparse_ncp.solvers.bcd.state import NO_ROWS, Phase, PreparationStep, StopReason
     from sparse_ncp.solvers.bcd.weights import given_weights, per_mode
     from sparse_ncp.solvers.machine import machine_signature
     from sparse_ncp.solvers.settings import (
@@ -50,6 +57,7 @@ if TYPE_CHECKING:
         move_defaults,
     )
     from sparse_ncp.solvers.stability import check_stability
+    from sparse_ncp.solvers.tensor.exclusion import Exclusion, exclude_with, without_indices
     from sparse_ncp.solvers.tensor.gemm.out_of_core import contiguous_runs
     from sparse_ncp.solvers.tensor.products import Array, Float64, khatri_rao
     from sparse_ncp.solvers.tensor.scan import (
@@ -63,7 +71,15 @@ if TYPE_CHECKING:
         split_into_regions,
     )
     from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
-    from sparse_ncp.solvers.tensor.validation import MAX_ORDER, MIN_ORDER, check_mask, check_norm, working_precision
+    from sparse_ncp.solvers.tensor.validation import (
+        MAX_ORDER,
+        MIN_ORDER,
+        check_mask,
+        check_mode,
+        check_norm,
+        describe_indices,
+        working_precision,
+    )
     from sparse_ncp.solvers.zeros import mask_of_readings
 
 __all__ = [
@@ -71,9 +87,11 @@ __all__ = [
     "CHUNKS_PER_RUN",
     "MAX_ORDER",
     "MIN_ORDER",
+    "NO_ROWS",
     "RECOMMENDED",
     "Array",
     "Booleans",
+    "Exclusion",
     "Float64",
     "MethodName",
     "Mode",
@@ -95,10 +113,15 @@ __all__ = [
     "Whole",
     "check_fixed",
     "check_mask",
+    "check_mode",
     "check_norm",
     "check_stability",
     "contiguous_runs",
+    "describe_indices",
+    "exclude_with",
+    "excluded_rows",
     "given_weights",
+    "index_itself",
     "khatri_rao",
     "machine_signature",
     "mask_of_readings",
@@ -108,15 +131,18 @@ __all__ = [
     "scan",
     "single_threaded_blas",
     "split_into_regions",
+    "without_indices",
     "working_precision",
 ]
 
 _MODULES = {
+    "bcd.advice": ("index_itself",),
+    "bcd.excluded": ("excluded_rows",),
     "bcd.problem": ("rank_advice",),
     "bcd.result": ("Resolved",),
     "bcd.search": ("StartOutcome",),
     "bcd.starts.initial": ("check_fixed",),
-    "bcd.state": ("Phase", "PreparationStep", "StopReason"),
+    "bcd.state": ("NO_ROWS", "Phase", "PreparationStep", "StopReason"),
     "bcd.weights": ("given_weights", "per_mode"),
     "machine": ("machine_signature",),
     "settings": (
@@ -144,9 +170,18 @@ _MODULES = {
         "split_into_regions",
         "scan",
     ),
+    "tensor.exclusion": ("Exclusion", "exclude_with", "without_indices"),
     "tensor.gemm.out_of_core": ("contiguous_runs",),
     "tensor.threads": ("Threads", "single_threaded_blas"),
-    "tensor.validation": ("MAX_ORDER", "MIN_ORDER", "check_mask", "check_norm", "working_precision"),
+    "tensor.validation": (
+        "MAX_ORDER",
+        "MIN_ORDER",
+        "check_mask",
+        "check_mode",
+        "check_norm",
+        "describe_indices",
+        "working_precision",
+    ),
     "zeros": ("mask_of_readings",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}

@@ -85,11 +85,13 @@ class Stability:
         """Return the same for a tensor of this shape, of which only the kept indices were fitted: others are NaN."""
         bands: list[Band | None] = []
         for band, length, own in zip(self.bands, shape, kept, strict=True):
-            if band is not None:
-                lower, upper = (np.full((length, band.lower.shape[1]), np.nan) for _ in range(2))
-                lower[own], upper[own] = band.lower, band.upper
-                band = Band(lower, upper)
-            bands.append(band)
+            if band is None:
+                bands.append(None)
+                continue
+            whole = [np.full((length, bound.shape[1]), np.nan) for bound in (band.lower, band.upper)]
+            for bound, known in zip(whole, (band.lower, band.upper), strict=True):
+                bound[own] = known
+            bands.append(Band(*whole))
         return replace(self, bands=tuple(bands))
 
     @classmethod

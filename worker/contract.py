@@ -1,14 +1,17 @@
 """Types that are exchanged between processes: small, immutable and validated."""
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import AfterValidator, AwareDatetime, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
-from sparse_ncp.solvers import Result, Settings, Stability, State
+from sparse_ncp.solvers import Diagnostics, Result, Settings, Stability, State
 from sparse_ncp.solvers.metrics import NonzeroComponents, Sparsity
 from sparse_ncp.solvers.runtime import (
+    NO_ROWS,
     RECOMMENDED,
+    Array,
     Float64,
     Mode,
     Number,
@@ -18,6 +21,7 @@ from sparse_ncp.solvers.runtime import (
     StartOutcome,
     StopReason,
     Whole,
+    index_itself,
     move_defaults,
 )
 from sparse_ncp.worker.owner_limits import FrozenModel
@@ -272,11 +276,23 @@ class JobResult(FrozenModel):
     stability: ComponentStability | None = Field(
         None, description="how sure each component is; null unless it was asked for"
     )
+    excluded: dict[int, tuple[int, ...]] = Field(
+        {},
+        description="indices that were left out of the fit, by mode: the numbers of the result are without them, and "
+        "their rows of the factors were computed for the fitted model",
+    )
 
     @classmethod
-    def from_state(cls, state: State, stability: Stability | None = None) -> Self:
-        """Return the result of a run that has ended."""
-        result = Result.of(state)
+    def from_state(
+        cls,
+        state: State,
+        diagnostics: Diagnostics | None = None,
+        stability: Stability | None = None,
+        rows: Mapping[int, Array] = NO_ROWS,
+        name: Callable[[int, int], int | str] = index_itself,
+    ) -> Self:
+        """Return the result of a run that has ended; `name` gives the labels of indices for warnings."""
+        result = Result.of(state, diagnostics, stability, rows, name)
         fields = {name: getattr(result, name) for name in cls.model_fields if name != "stability"}
         if stability is not None:
             fields["stability"] = {name: getattr(stability, name) for name in ComponentStability.model_fields}

@@ -33,7 +33,13 @@ function study = ncp_study(tensor, kind, varargin)
       fields.(lists{k}) = as_list(fields.(lists{k}));
     end
   end
-  study = ncp_request(server, 'POST', '/v1/studies', struct('json', jsonencode(fields), 'idempotency_key', ncp_once()));
+  exclude = {};
+  if isfield(fields, 'exclude')
+    exclude = fields.exclude;
+    fields = rmfield(fields, 'exclude');
+  end
+  json = ncp_exclusion(jsonencode(fields), exclude);
+  study = ncp_request(server, 'POST', '/v1/studies', struct('json', json, 'idempotency_key', ncp_once()));
 end
 
 function list = as_list(value)

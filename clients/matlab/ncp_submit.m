@@ -8,7 +8,8 @@ function job = ncp_submit(tensor, varargin)
 %   Inputs
 %     tensor         record or id of a tensor
 %     'rank'         number of components allowed
-%     Name, Value    any other field of a job; 'stop' is a struct, 'initial' a job or its id
+%     Name, Value    any other field of a job; 'stop' is a struct, 'initial' a job or its id, and 'exclude' a cell array
+%                    with the indices (from 0) or labels of each mode, such as {[2 5], [], 'blank'}
 %     'url', 'key'   address of the server and API key; see NCP
 %
 %   Outputs
@@ -29,5 +30,11 @@ function job = ncp_submit(tensor, varargin)
   if isfield(fields, 'initial')
     fields.initial = ncp_reference(fields.initial, 'job_id');
   end
-  job = ncp_request(server, 'POST', '/v1/jobs', struct('json', jsonencode(fields), 'idempotency_key', ncp_once()));
+  exclude = {};
+  if isfield(fields, 'exclude')
+    exclude = fields.exclude;
+    fields = rmfield(fields, 'exclude');
+  end
+  json = ncp_exclusion(jsonencode(fields), exclude);
+  job = ncp_request(server, 'POST', '/v1/jobs', struct('json', json, 'idempotency_key', ncp_once()));
 end

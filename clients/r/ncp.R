@@ -63,6 +63,7 @@ ncp_upload <- function(x, name = NULL, axes = NULL, url = NULL, key = NULL) {
 #' @inheritParams ncp
 #' @param tensor Record or id of a tensor.
 #' @param ... Any field of a job; `stop` is a list, `initial` a job or its id, and a vector has one value per mode.
+#'   `exclude` is a list with indices (from 0) or labels per mode, such as `list("1" = c(2, 5))`.
 #' @return Record of the job.
 #' @examples
 #' job <- ncp_submit(tensor, rank = 6, method = "hals", stop = list(max_iterations = 500))
@@ -70,6 +71,7 @@ ncp_submit <- function(tensor, rank, ..., url = NULL, key = NULL) {
   fields <- c(list(tensor_id = .ncp_id(tensor), rank = rank), list(...))
   if (is.null(fields$method) && is.null(fields$preset)) fields$preset <- "recommended"
   if (!is.null(fields$initial)) fields$initial <- list(job_id = .ncp_id(fields$initial))
+  if (!is.null(fields$exclude)) fields$exclude <- lapply(fields$exclude, as.list)  # also a single value becomes a list
   .ncp_queue("/v1/jobs", fields, url, key)
 }
 
@@ -86,6 +88,7 @@ ncp_study <- function(tensor, kind, ..., url = NULL, key = NULL) {
   fields <- c(list(kind = kind, tensor_id = .ncp_id(tensor)), list(...))
   lists <- intersect(names(fields), c("ranks", "methods", "betas", "sparsities"))
   fields[lists] <- lapply(fields[lists], as.list)  # also a single value becomes a list
+  if (!is.null(fields$exclude)) fields$exclude <- lapply(fields$exclude, as.list)
   .ncp_queue("/v1/studies", fields, url, key)
 }
 
@@ -215,6 +218,17 @@ ncp_factors <- function(job, url = NULL, key = NULL) {
 ncp_stability <- function(job, url = NULL, key = NULL) {
   path <- paste0(.ncp_path("/v1/jobs", .ncp_id(job)), "/stability")
   .ncp_json(.ncp_perform(.ncp_request(path, url, key)))
+}
+
+#' Return the diagnostics of a job that has ended
+#'
+#' @inheritParams ncp_watch
+#' @return A list: core consistency, shares and congruence of the components, residual and leverage of every index, and
+#'   outlying samples in `samples`. Indices count from 0, as in `exclude`.
+#' @examples
+#' ncp_diagnostics(job)$samples$outliers
+ncp_diagnostics <- function(job, url = NULL, key = NULL) {
+  .ncp_json(.ncp_perform(.ncp_request(paste0(.ncp_path("/v1/jobs", .ncp_id(job)), "/diagnostics"), url, key)))
 }
 
 #' Stop a job

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ import typer
 
 from ncp_client.cli.exit_codes import ExitCode
 from ncp_client.cli.options import JobId, Json, Key, Url, with_options
-from ncp_client.cli.output import print_jobs, print_json, print_record, print_result, print_table
+from ncp_client.cli.output import print_diagnostics, print_jobs, print_json, print_record, print_result, print_table
 from ncp_client.client import Client
 from ncp_client.fields import JobFields
 from ncp_client.http.errors import JobFailed, NotFound
@@ -127,10 +128,16 @@ def list_jobs(
 
 
 def show(identifier: Id, as_json: Json = False, url: Url = None, key: Key = None) -> None:
-    """Show the record of a job, a study or a tensor."""
+    """Show the record of a job, a study or a tensor; of a job that has succeeded, a summary of its diagnostics, too."""
     with Client(url, key) as client:
-        record = _find_record(client, identifier).record
-    print_json(record) if as_json else print_record(record)
+        found = _find_record(client, identifier)
+        diagnostics = None
+        if isinstance(found, Job) and found.state == "succeeded" and not as_json:
+            with suppress(NotFound):  # it ran without diagnose
+                diagnostics = found.diagnostics()
+    print_json(found.record) if as_json else print_record(found.record)
+    if diagnostics is not None:
+        print_diagnostics(diagnostics)
 
 
 def _find_record(client: Client, identifier: str) -> Job | Study | Tensor:

@@ -30,6 +30,8 @@ def _with_options(known: type, command: Callable[..., None]) -> Callable[..., No
     def with_fields(**given: Any) -> None:
         asked = {name: given.pop(name) for name in options}
         fields = {name: parse_value(options[name], text) for name, text in asked.items() if text is not None}
+        if isinstance(fields.get("exclude"), str):
+            fields["exclude"] = parse_exclusion(fields["exclude"])
         stop = {name: fields.pop(name) for name in StopFields.__annotations__ if name in fields}
         command(**given, fields={**fields, **({"stop": stop} if stop else {})})
 
@@ -73,6 +75,17 @@ def parse_value(option: tuple[Any, str], text: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
+
+
+def parse_exclusion(text: str) -> dict[str, list[int | str]]:
+    """Convert `1:2,5 2:blank` to `{"1": [2, 5], "2": ["blank"]}`; modes are separated by spaces or semicolons."""
+    found: dict[str, list[int | str]] = {}
+    for part in text.replace(";", " ").split():
+        mode, colon, entries = part.partition(":")
+        if not colon or not mode.isdigit() or not entries:
+            raise typer.BadParameter(f"--exclude: {part!r} is not MODE:INDEX,INDEX, such as 1:2,5; or give JSON")
+        found.setdefault(mode, []).extend(int(one) if one.isdigit() else one for one in entries.split(","))
+    return found
 
 
 def _entry(hint: Any) -> Any | None:

@@ -68,6 +68,23 @@ def print_record(record: dict[str, Any]) -> None:
         _print_components(result)
 
 
+def print_diagnostics(found: dict[str, Any]) -> None:
+    """Print the core consistency, what lies where nothing was read, and the outlying samples."""
+    core = found["core_consistency"]
+    print(f"core consistency: {f'{core:.1f}' if core is not None else found['core_consistency_reason']}")
+    unobserved, samples = found.get("unobserved"), found.get("samples")
+    if unobserved:
+        print(
+            f"missing entries: the model reaches {unobserved['ratio']:.3g} times the largest reading, "
+            f"in component {unobserved['component']}"
+        )
+    if samples:
+        outliers = ", ".join(f"{one['index']} ({one['ratio']:.0f} times the median)" for one in samples["outliers"])
+        print(f"outlying indices of mode {samples['mode']}: {outliers or samples['reason'] or 'none'}")
+        for one in samples["single"]:
+            print(f"component {one['component']}: {one['share']:.0%} in index {one['index']} of mode {samples['mode']}")
+
+
 def print_result(job: Job) -> None:
     """Print the result of a job: one line per nonzero component, then the numbers."""
     found = job.record["result"]

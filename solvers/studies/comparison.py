@@ -20,6 +20,7 @@ from sparse_ncp.solvers.studies.runs import Descent, Run
 from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
 from sparse_ncp.solvers.studies.tables import table
 from sparse_ncp.solvers.studies.validation import Validated, check_validation, checks, run_check, validated
+from sparse_ncp.solvers.tensor.exclusion import without_indices
 
 FORMAT = 1
 
@@ -143,8 +144,9 @@ def compare(
         run = _run(tensor, cell, repeat, settings.settings(cell, repeat), threads)
         state = replace(state, runs=(*state.runs, run))
         yield state
+    rest = without_indices(np.asarray(tensor), settings.settings(*planned[0]).exclude)
     for check in checks(settings.validation, settings.ranks)[len(state.checked) :]:
-        found = run_check(tensor, settings.validation, check, settings.seed, threads)
+        found = run_check(rest, settings.validation, check, settings.seed, threads)
         state = replace(state, checked=(*state.checked, found))
         yield state
 

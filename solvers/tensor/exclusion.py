@@ -135,6 +135,11 @@ def _is_reversed(tensor: NDArray[Any]) -> bool:
     return tensor.flags.f_contiguous and not tensor.flags.c_contiguous
 
 
+def without_indices(tensor: NDArray[Any], exclude: Mapping[int, Sequence[int | str]] | None) -> NDArray[Any]:
+    """Return a tensor without these indices, which are given by mode, counted from 1."""
+    return Exclusion.of(exclude, tensor.shape).array(tensor) if exclude else tensor
+
+
 def exclude_with(*parts: Mapping[int, Sequence[int | str]]) -> str:
     """Return the exclusions of several mappings together as text that can be pasted, as in `exclude={"1": [2, 5]}`."""
     modes = sorted({mode for part in parts for mode in part})

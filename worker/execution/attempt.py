@@ -2,20 +2,21 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from sparse_ncp.solvers import Clock, Diagnostics, Stability, State, assess_stability, diagnose, sweeps
 from sparse_ncp.solvers.metrics import psnr
-from sparse_ncp.solvers.runtime import PreparationStep, Resolved, Scan, mask_of_readings
+from sparse_ncp.solvers.runtime import Array, Booleans, PreparationStep, Resolved, Scan, excluded_rows, mask_of_readings
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Claim, JobResult, Preparation, Progress
 from sparse_ncp.worker.errors import StoreFull, StoreUnavailable, Unavailable
 from sparse_ncp.worker.execution.heartbeat import Heartbeat
 from sparse_ncp.worker.execution.inputs import Inputs, StorageRetry
 from sparse_ncp.worker.execution.sinks import ProgressSink
+from sparse_ncp.worker.operations.exclusion import name_index, resolve_labels
 from sparse_ncp.worker.records.claims import ClaimRecords
 from sparse_ncp.worker.store.files import is_storage_failure
 from sparse_ncp.worker.store.store import Store
@@ -73,7 +74,8 @@ class Attempt:
         sink: ProgressSink,
         must_stop: Callable[[], bool],
     ) -> None:
-        self._claim = claim
+        # The axes are those at the time of submission, which has checked the labels.
+        self._claim = claim.model_copy(update={"settings": resolve_labels(claim.settings, claim.axes)})
         self._claims = claims
         self._files = store.job(claim.job_id)
         self._configuration = configuration
@@ -225,37 +227,47 @@ class Attempt:
         """Diagnose, assess and save the result; return None if the attempt must stop before that has ended."""
         self._heartbeat.compute_clock.stop()
         self._sink.publish_preparation(None)
-        diagnostics, stability = None, None
-        if self._claim.settings.diagnose and state.stop_reason != "cancelled":
-            diagnostics = self._diagnose(state)
+        settings, diagnostics, stability = self._claim.settings, None, None
+        rows, observed = dict[int, Array](), None
+        diagnoses = settings.diagnose and state.stop_reason != "cancelled"
+        if diagnoses or settings.exclude:
+            observed = mask_of_readings(
+                self._inputs.open_tensor(), settings.zeros, self._inputs.mask(), settings.exclude
+            )
+        if settings.exclude:
+            fixed, threads = self._inputs.fixed(), self._configuration.threads_per_job
+            rows = excluded_rows(self._inputs.open_tensor(), state, mask=observed, fixed=fixed, threads=threads)
+        factors = state.whole_factors(rows)
+        if diagnoses:
+            diagnostics = self._diagnose(state, factors, observed)
             if diagnostics is not None:
                 self._retry(lambda: self._files.save_diagnostics(diagnostics))
             elif not self._heartbeat.cancel_requested:  # cancelling now gives the factors without diagnostics
                 return None
         cancelled = state.stop_reason == "cancelled" or self._heartbeat.cancel_requested
-        if self._claim.settings.stability and not cancelled:
-            stability = self._assess(state)
+        if settings.stability and not cancelled:
+            stability = self._assess(state, factors)
             if stability is not None:
                 self._retry(lambda: self._files.save_stability(stability))
             elif not self._heartbeat.cancel_requested:  # and then without stability
                 return None
-        result = JobResult.from_state(state, stability)
+        result = JobResult.from_state(state, diagnostics, stability, rows, partial(name_index, self._claim.axes))
 
         def save() -> None:
             self._files.save_source(self._claim.source)
-            self._files.save_factors(self._claim.fence, state, result, stability)
+            self._files.save_factors(self._claim.fence, state, result, factors, stability)
 
         self._retry(save)
         measures = None
         if self._claim.study_id is not None:
             reference, true = self._claim.reference, self._inputs.reference()
             measures = Measures(
-                psnr=psnr(state.outcome()[0][reference.mode - 1], true) if reference and true is not None else None,
+                psnr=psnr(factors[reference.mode - 1], true) if reference and true is not None else None,
                 core_consistency=diagnostics.core_consistency if diagnostics else None,
             )
         return Ended(result, state.stop_reason == "cancelled", measures)
 
-    def _diagnose(self, state: State) -> Diagnostics | None:
+    def _diagnose(self, state: State, factors: Sequence[Array], observed: Booleans | None) -> Diagnostics | None:
         """Diagnose the model; None if interrupted. Meanwhile the ended state is checkpointed like any other."""
         publish_at: float | None = time.monotonic() + PHASE_DELAY_SECONDS
 
@@ -266,16 +278,19 @@ class Attempt:
                 self._sink.publish_diagnosing()
             return self._is_interrupted(state)
 
-        tensor = self._inputs.open_tensor()
+        settings, claim = self._claim.settings, self._claim
+        is_one_of_many = claim.study_id is not None and claim.task == "run"  # refits would cost more than the run
         return diagnose(
-            tensor,
-            state.outcome()[0],
-            mask=mask_of_readings(tensor, self._claim.settings.zeros, self._inputs.mask()),
+            self._inputs.open_tensor(),
+            factors,
+            mask=observed,
+            exclude=settings.exclude,
+            samples_mode=None if is_one_of_many else settings.samples_mode,
             threads=self._configuration.threads_per_job,
             cancelled=is_interrupted,
         )
 
-    def _assess(self, state: State) -> Stability | None:
+    def _assess(self, state: State, factors: Sequence[Array]) -> Stability | None:
         """Assess the stability of the model; None if interrupted. An attempt that resumes begins it again."""
 
         def publish(share: float) -> None:
@@ -284,7 +299,7 @@ class Attempt:
         publish(0.0)
         found = assess_stability(
             self._inputs.open_tensor(),
-            state.outcome()[0],
+            factors,
             state.settings,
             resolved=Resolved.of(state),
             mask=self._inputs.mask(),

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from sparse_ncp.solvers import History, InvalidInput, Settings, State
-from sparse_ncp.solvers.runtime import given_weights
+from sparse_ncp.solvers.runtime import given_weights, without_indices
 from sparse_ncp.solvers.studies.advice import Advice
 from sparse_ncp.solvers.studies.choice import choose
 from sparse_ncp.solvers.studies.settings import ChoiceSettings, ComparisonSettings
@@ -145,12 +145,12 @@ class ValidationAttempt(StudyAttempt):
     def _run(self) -> Ended | None:
         self._inputs.verify(partial(self._report_preparation, "check"))
         self._sink.publish_preparation(None)  # from here on the study reports its own progress
-        tensor = self._inputs.open_tensor()
         self._heartbeat.compute_clock.run_from(self._claim.spent_seconds)
         grid, found = (
             ComparisonSettings.model_validate_json(str(self._claim.study_request)),
             list(self._claim.validation_results),
         )
+        tensor = without_indices(self._inputs.open_tensor(), self._claim.settings.exclude)
         for check in checks(grid.validation, grid.ranks)[len(found) :]:
             if self._heartbeat.cancel_requested:
                 return Ended(None, cancelled=True)

@@ -3,18 +3,23 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
 from sparse_ncp.solvers import METHODS, InvalidInput, Settings, estimate_memory
 from sparse_ncp.solvers.runtime import (
     Booleans,
+    Exclusion,
     Number,
     Whole,
     check_fixed,
     check_mask,
+    check_mode,
     check_norm,
     check_stability,
+    describe_indices,
+    exclude_with,
     per_mode,
     rank_advice,
     working_precision,
@@ -31,6 +36,7 @@ from sparse_ncp.worker.contract import (
     TensorRecord,
 )
 from sparse_ncp.worker.errors import InvalidJob, NoFactorsYet, NotFound
+from sparse_ncp.worker.operations.exclusion import resolve_labels
 from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.store import Store
@@ -41,6 +47,8 @@ AWAIT_CHECKPOINT = "wait for its first checkpoint, or name another job"
 FIX_EQUAL_MODES = "fix modes only that are the same in both tensors"
 # Noise around zero makes some entries negative; a larger share suggests that the data were transformed.
 MANY_NEGATIVE = 0.05
+# Entries of a tensor up to which indices without any reading are looked for: some milliseconds. Others are found late.
+MOST_SEARCHED = 1 << 22
 
 
 class Assessment(NamedTuple):
@@ -228,7 +236,17 @@ def _fit_problems(
         return Assessment(problems, None)
     settings = request.settings()
     mask = _collect(problems, lambda: _mask(named.mask, tensor.shape, inputs))
-    if request.mask is None:  # which entries a mask leaves is only known during the run
+    _collect(problems, lambda: check_mode(settings.samples_mode, tensor.ndim))
+    exclusion = None
+    if settings.exclude is not None:
+        axes = inputs.records.tensors.get_labelled(record.owner, record.id).axes
+        resolved = _collect(problems, lambda: resolve_labels(settings, axes))
+        settings = settings.model_copy(update={"exclude": None}) if resolved is None else resolved
+        exclusion = _collect(problems, lambda: Exclusion.of(settings.exclude, tensor.shape))
+        if exclusion is None:
+            settings = settings.model_copy(update={"exclude": None})
+    problems += _unread_problems(tensor, record, mask, settings, exclusion or Exclusion.of(None, tensor.shape))
+    if request.mask is None and not exclusion:  # which entries these leave is only known during the run
         problems += _entry_problems(record, tensor.size, settings)
         _collect(problems, lambda: check_norm(record.norm, working_precision(tensor, settings.precision)))
     _collect(problems, lambda: per_mode("alpha", settings.alpha, tensor.ndim))
@@ -252,6 +270,30 @@ def _fit_problems(
     observed = tensor.size - record.missing if settings.missing == "nan" else tensor.size
     too_many = rank_advice(tensor.shape, settings.rank, observed)
     return Assessment(problems, needed, () if too_many is None else (too_many,))
+
+
+def _unread_problems(
+    tensor: NDArray[Any], record: TensorRecord, mask: Booleans | None, settings: Settings, exclusion: Exclusion
+) -> Iterator[InvalidInput]:
+    """Yield a problem with indices without any reading, which a tensor of moderate size is searched for."""
+    has_gaps = mask is not None or (record.missing and settings.missing == "nan")
+    if not has_gaps or tensor.size > MOST_SEARCHED:
+        return
+    observed = ~np.isnan(tensor) if tensor.dtype.kind == "f" else np.ones(tensor.shape, bool)
+    if mask is not None:
+        observed &= mask
+    observed = observed[np.ix_(*exclusion.kept)]
+    if not observed.any():
+        return  # reported by the run, with other words
+    empty = {}
+    for mode, kept in enumerate(exclusion.kept):
+        others = tuple(other for other in range(tensor.ndim) if other != mode)
+        unread = kept[~observed.any(axis=others)].tolist()
+        if unread:
+            empty[mode + 1] = unread
+    if empty:
+        remedy = f"leave out what has none: {exclude_with(exclusion.by_mode(), empty)}"
+        yield InvalidInput("tensor_id", f"{describe_indices(empty)} no observed entry", remedy)
 
 
 def _mask(record: TensorRecord | None, shape: tuple[int, ...], inputs: Inputs) -> Booleans | None:

@@ -191,11 +191,20 @@ class JobFiles:
         """Save the source of the job, for the metadata of its factors; called before any checkpoint or factors."""
         self._blobs.put_if_absent(f"{self._root}/{SOURCE}", source.model_dump_json().encode(), flush=not self._deferred)
 
-    def save_factors(self, fence: int, state: State, result: JobResult, stability: Stability | None = None) -> None:
-        """Publish the final factors of an attempt. Those of a later attempt take precedence."""
-        write_factors(
-            self._blobs, f"{self._root}/factors-{fence}", state, result, self._source(), self._deferred, stability
-        )
+    def save_factors(
+        self,
+        fence: int,
+        state: State,
+        result: JobResult,
+        factors: Sequence[Array] | None = None,
+        stability: Stability | None = None,
+    ) -> None:
+        """Publish the final factors of an attempt. Those of a later attempt take precedence.
+
+        Without `factors` they are those of the state, with zeros in the rows of excluded indices.
+        """
+        folder, deferred = f"{self._root}/factors-{fence}", self._deferred
+        write_factors(self._blobs, folder, state, result, self._source(), deferred, factors, stability)
 
     def open_factors(self, name: str) -> OpenFile:
         """Open `factors.npz`, `factors.mat` or `A1.npy` …: of the finished job, else of its last checkpoint.

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from importlib.metadata import version
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sparse_ncp.solvers import Stability, State
+from sparse_ncp.solvers.runtime import Array
 from sparse_ncp.worker.contract import JobResult, Source
 from sparse_ncp.worker.errors import NotFound
 from sparse_ncp.worker.store.blobs import Blobs, Disk, OpenFile
@@ -26,11 +27,13 @@ def write_factors(
     result: JobResult | None = None,
     source: Source | None = None,
     compact: bool = False,
+    factors: Sequence[Array] | None = None,
     stability: Stability | None = None,
 ) -> Manifest:
     """Publish all files of one state. Without a result they are those of a checkpoint.
 
-    A compact result has the `.npz` alone, not flushed: the other files are made from it on request.
+    A compact result has the `.npz` alone, not flushed: the other files are made from it on request. Without `factors`
+    they are those of the state, with zeros in the rows of excluded indices.
     """
     shown = result or JobResult.from_state(state.cancelled())
     described = _describe(state, shown, source) | ({} if result else {"stop_reason": "checkpoint"})
@@ -39,7 +42,7 @@ def write_factors(
     described |= {
         name: found.tolist() if found.ndim == 0 else found for name, found in assessed.items() if name not in bands
     }
-    model = Model(state.outcome()[0], described, bands)
+    model = Model(state.whole_factors() if factors is None else factors, described, bands)
     about: dict[str, Any] = {"iteration": model.about["iteration"]}
     if compact:
         return publish(blobs, folder, [(ALL, to_npz(model))], {**about, "seconds": shown.seconds}, flush=False)
@@ -97,7 +100,7 @@ def _describe(state: State, result: JobResult, source: Source | None) -> dict[st
     The computing time is left out, so that the same run gives the same bytes.
     """
     found = result.model_dump(exclude={"warnings", "starts", "seconds", "stability"})
-    sparsity, components = found.pop("sparsity"), found.pop("nonzero_components")
+    sparsity, components, excluded = found.pop("sparsity"), found.pop("nonzero_components"), found.pop("excluded")
     about = {
         **found,
         "weights": np.array(found["weights"]),
@@ -112,6 +115,8 @@ def _describe(state: State, result: JobResult, source: Source | None) -> dict[st
         "tensor_norm": state.tensor_norm,
         "version": version("sparse-ncp"),
     }
+    if excluded:
+        about["excluded"] = json.dumps(excluded)
     if source is not None:
         about["tensor_sha256"] = source.sha256
     if source is not None and source.axes is not None:
