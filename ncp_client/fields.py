@@ -72,7 +72,6 @@ class RunFields(TypedDict, total=False):
     ]
     sparsity_threshold: Annotated[float, "entries below this value count as zero"]
     stability: Annotated[bool, "fit the result again to other samples, to say how sure each component is"]
-    samples_mode: Annotated[int, "mode whose indices are the samples, counted from 1"]
     resamples: Annotated[int, "how many times the samples are drawn anew for stability"]
 
 

@@ -273,13 +273,15 @@ class Settings(BaseModel):
         description='indices to leave out of the fit, by mode: {"1": [2, 5]}. Modes count from 1, indices from 0; a '
         "text is a label of the tensor's axes. Their rows of the factors are computed at the end, for the fitted model",
     )
-    samples_mode: Mode = Field(1, description="the mode whose indices are samples, where outlying ones are looked for")
+    samples_mode: Mode = Field(
+        1,
+        description="the mode whose indices are the samples, counted from 1: for outlying samples and for stability",
+    )
     diagnose: Flag = Field(
         True,
         description="two more passes over the tensor at the end, and refits without each sample: core consistency, "
         "squared residual and leverage per index, congruence of components, outlying samples, regions without readings",
     )
-    samples_mode: Mode = Field(1, description="the mode whose indices are the samples, counted from 1")
     stability: Flag = Field(
         False,
         description="fit the result again to samples that are drawn anew and to halves of them, to say how sure each "

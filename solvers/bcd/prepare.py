@@ -118,7 +118,7 @@ def prepare(inputs: RunInputs, pool: Threads) -> PreparedRun:
     inputs = inputs.without_excluded()
     settings, resume = inputs.settings, inputs.resume
     with single_threaded_blas():
-        X, about_zeros = open_tensor(inputs, pool)
+        X, about_zeros = _open_tensor(inputs, pool)
         if settings.accelerate == "compress" and not X.observed.constant:
             unfit = "cannot compress a tensor whose missing entries differ along every mode"
             raise InvalidInput("accelerate", unfit, "give 'auto' or 'none'")
@@ -164,7 +164,7 @@ def is_tensor_like(tensor: object) -> bool:
     return hasattr(tensor, "first_contraction") and hasattr(tensor, "sweep")
 
 
-def open_tensor(inputs: RunInputs, pool: Threads) -> tuple[TensorLike, tuple[str, ...]]:
+def _open_tensor(inputs: RunInputs, pool: Threads) -> tuple[TensorLike, tuple[str, ...]]:
     """Scan an array for entries that cannot be decomposed, and return it with notes on its zeros.
 
     A `TensorLike` is returned as it is.

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sparse_ncp.solvers.bcd.prepare import RunInputs, open_tensor
 from sparse_ncp.solvers.bcd.problem import Problem, resolve
 from sparse_ncp.solvers.bcd.result import Resolved
 from sparse_ncp.solvers.bcd.starts.initial import starting_factors
@@ -17,10 +16,13 @@ from sparse_ncp.solvers.block import Memory
 from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.settings import Settings, Stop
 from sparse_ncp.solvers.stability import Stability, check_stability, half_weights, resample_weights, summarise
+from sparse_ncp.solvers.tensor.exclusion import Exclusion
 from sparse_ncp.solvers.tensor.products import Array, Float64
 from sparse_ncp.solvers.tensor.protocol import TensorLike
 from sparse_ncp.solvers.tensor.scaled import ScaledSlices, SliceSums
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
+from sparse_ncp.solvers.tensor.validation import is_masked_out, prepare_tensor
+from sparse_ncp.solvers.zeros import mask_of_readings
 
 # A fit from the model itself is settled, or lost, within few sweeps; a half of the samples moves it further.
 RESAMPLE_STOP = Stop(criterion="relative_objective", tolerance=1e-5, patience=2, max_iterations=30)
@@ -86,11 +88,16 @@ def assess_stability(
     True
     """
     with Threads(threads) as pool, single_threaded_blas():
-        plain = settings.model_copy(update={"diagnose": False})
-        inputs = RunInputs(tensor, plain, mask=mask, initial=factors).without_excluded()
-        X, _ = open_tensor(inputs, pool)
+        exclusion = Exclusion.of(settings.exclude, tensor.shape)
+        if is_masked_out(tensor, exclusion, settings.precision):
+            unfit = "cannot be assessed where indices are left out of a file that is larger than memory"
+            raise InvalidInput("stability", unfit, "leave stability out, or upload the tensor without these indices")
+        observed = mask_of_readings(tensor, settings.zeros, mask, settings.exclude)
+        kinds = (settings.missing, settings.negative, settings.rank)
+        kept = exclusion.array(tensor), exclusion.mask(observed)
+        X = prepare_tensor(kept[0], settings.precision, pool, kept[1], *kinds, exclusion=exclusion)
         check_stability(settings.samples_mode, X.shape, tuple(fixed))
-        axis, kept = settings.samples_mode - 1, tuple(mode - 1 for mode in sorted(fixed))
+        axis, given = settings.samples_mode - 1, tuple(mode - 1 for mode in sorted(fixed))
         warm = settings.model_copy(update=WARM)
         if resolved is not None:
             weights = Weights(resolved.alpha, resolved.beta)
@@ -98,14 +105,14 @@ def assess_stability(
             raise InvalidInput("sparsity", "is 'auto', which a fit decides", "give resolved=result.resolved")
         else:
             weights = weights_for(settings, X, settings.sparsity)
-        whole = [np.asarray(A, np.float64) for A in inputs.initial or ()]
+        whole = [np.asarray(A, np.float64)[own] for A, own in zip(factors, exclusion.kept, strict=True)]
         sums = SliceSums(X, axis)
         drawn = resample_weights(X.shape[axis], settings.resamples, settings.seed)
         halves = half_weights(X.shape[axis], settings.seed)
         found: list[list[Float64]] = []
         for counts in (*drawn, *halves):
             stop = RESAMPLE_STOP if len(found) < len(drawn) else HALF_STOP
-            problem = resolve(warm.model_copy(update={"stop": stop}), weights, kept)
+            problem = resolve(warm.model_copy(update={"stop": stop}), weights, given)
             scales = np.sqrt(counts)
             start = [A * scales[:, None] if mode == axis else A for mode, A in enumerate(whole)]
             fitted = _fit(ScaledSlices(X, axis, scales, sums), problem, start, pool, cancelled)
@@ -117,7 +124,7 @@ def assess_stability(
             on_progress(len(found) / (len(drawn) + len(halves)))
     reference = [A for mode, A in enumerate(whole) if mode != axis]
     stability = summarise(settings.samples_mode, reference, found[: len(drawn)], found[len(drawn) :])
-    return stability if inputs.exclusion is None else stability.with_rows(inputs.exclusion.shape, inputs.exclusion.kept)
+    return stability.with_rows(exclusion.shape, exclusion.kept) if exclusion else stability
 
 
 def _fit(

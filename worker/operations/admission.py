@@ -266,7 +266,10 @@ def _fit_problems(
         problems += _fixed_problems(settings, request.fixed.modes, named.fixed, tensor, inputs.store)
     if settings.stability:
         modes = () if request.fixed is None else request.fixed.modes
-        _collect(problems, lambda: check_stability(settings.samples_mode, tensor.shape, modes))
+        _collect(
+            problems,
+            lambda: check_stability(settings.samples_mode, exclusion.kept_shape if exclusion else tensor.shape, modes),
+        )
     observed = tensor.size - record.missing if settings.missing == "nan" else tensor.size
     too_many = rank_advice(tensor.shape, settings.rank, observed)
     return Assessment(problems, needed, () if too_many is None else (too_many,))
