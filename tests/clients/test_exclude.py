@@ -17,7 +17,7 @@ TENSOR = planted(9, 8, 7)
 
 
 def test_a_result_has_what_was_excluded_and_its_diagnostics(lab: Client) -> None:
-    result = lab.decompose(TENSOR, rank=2, exclude={1: [0, 3], "2": [5]})
+    result = lab.decompose(TENSOR, rank=2, exclude={"1": [0, 3], "2": [5]})
     assert result.excluded == {1: [0, 3], 2: [5]}
     assert [len(A) for A in result.factors] == [9, 8, 7]
     assert result.diagnostics is not None
