@@ -62,7 +62,7 @@ class _MaskMatrix:
 
 
 def _places(own: Sequence[int], lengths: Sequence[int]) -> NDArray[np.intp]:
-    """For every index of some modes together, its place in a mask that may have length 1 there."""
+    """Return the position of each index of some modes in a mask, which may have length 1 in them."""
     numbered = np.arange(math.prod(own)).reshape(tuple(own))
     return np.broadcast_to(numbered, tuple(lengths)).reshape(-1)
 
