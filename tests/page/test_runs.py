@@ -41,6 +41,10 @@ def test_a_run_is_submitted_watched_and_ends_in_components(visitor: Visitor, lab
     job = lab.get("/v1/jobs", params={"name": "three dyes"}).json()["items"][0]
     assert (job["settings"]["missing"], job["settings"]["negative"]) == ("nan", "keep"), "asked for by the entries"
     history = lab.get(f"/v1/jobs/{job['id']}/history").json()
+    page.wait_for_function(  # the chart is drawn at intervals
+        "(last) => document.querySelector('[data-chart]').data.some(({x}) => Array.from(x ?? []).includes(last))",
+        arg=history[-1]["iteration"],
+    )
     assert visitor.iterations() == [row["iteration"] for row in history]
 
     page.get_by_role("link", name="Look at its 3 components").click()
