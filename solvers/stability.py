@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.metrics import best_matching, unit_columns
 from sparse_ncp.solvers.tensor.products import Float64, hadamard
+from sparse_ncp.solvers.tensor.validation import check_mode
 
 # Random splits of the samples into two halves, and the fewest samples that can be halved.
 SPLITS, FEWEST_HALVED = 3, 4
@@ -113,9 +114,7 @@ class Stability:
 
 def check_stability(samples_mode: int, shape: Sequence[int], fixed: Sequence[int] = ()) -> None:
     """Raise InvalidInput if the stability of components cannot be assessed; `fixed` are modes, counted from 1."""
-    if samples_mode > len(shape):
-        remedy = f"count the modes from 1 to {len(shape)}"
-        raise InvalidInput("samples_mode", f"is {samples_mode} for {len(shape)} modes", remedy)
+    check_mode(samples_mode, len(shape))
     samples = shape[samples_mode - 1]
     if samples < FEWEST_SAMPLES:
         problem = f"draws samples anew, and mode {samples_mode} has {samples} of them"

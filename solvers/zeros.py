@@ -50,6 +50,12 @@ class ZeroFibres:
         Root mean square of the model in these fibres, in units of that of the residual elsewhere.
     level
         Root mean square of the model in these fibres, in units of that of the readings elsewhere.
+
+    Examples
+    --------
+    >>> from sparse_ncp import ZeroFibres
+    >>> ZeroFibres(mode=1, entries=300, share=0.08, ratio=21.0, level=0.9).look_missing
+    True
     """
 
     mode: int

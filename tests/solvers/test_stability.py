@@ -21,6 +21,7 @@ from sparse_ncp.solvers import (
 )
 from sparse_ncp.solvers.metrics import congruences
 from sparse_ncp.solvers.stability import half_weights, resample_weights
+from sparse_ncp.solvers.tensor.gemm import out_of_core
 from sparse_ncp.solvers.tensor.products import Float64
 from sparse_ncp.solvers.tensor.scaled import ScaledSlices, SliceSums
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
@@ -178,6 +179,31 @@ def test_samples_may_be_in_any_mode() -> None:
     assert congruences([ours.upper], [theirs.upper]).min() > 0.999
 
 
+def test_excluded_indices_do_not_count_and_have_no_band() -> None:
+    dirty = X.copy()
+    dirty[[2, 9]] += 50 * np.random.default_rng(4).random((2, *X.shape[1:]))
+    excluded = found(solve(dirty, KEPT.model_copy(update={"exclude": {1: (2, 9), 2: (5,)}})))
+    deleted = found(solve(np.delete(np.delete(X, [2, 9], axis=0), 5, axis=1), KEPT))
+    assert excluded.replicability == deleted.replicability
+    assert excluded.split_half == deleted.split_half
+    ours, theirs = excluded.bands[1], deleted.bands[1]
+    assert ours is not None
+    assert theirs is not None
+    assert np.isnan(ours.upper[5]).all()
+    assert np.array_equal(np.delete(ours.upper, 5, axis=0), theirs.upper)
+
+
+def test_stability_is_refused_where_a_file_is_fitted_without_some_indices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(out_of_core, "LEAST_BYTES", 0)
+    monkeypatch.setattr(out_of_core, "memory_bytes", lambda: X.nbytes)
+    np.save(tmp_path / "large.npy", X)
+    settings = KEPT.model_copy(update={"exclude": {1: (2,), 2: (5,)}})
+    with pytest.raises(InvalidInput, match="stability: cannot be assessed where indices are left out of a file"):
+        solve(np.load(tmp_path / "large.npy", mmap_mode="r"), settings)
+
+
 def test_a_component_of_one_sample_cannot_be_replicated() -> None:
     random = np.random.default_rng(8)
     A, B, C = (random.random((length, 3)) for length in (15, 12, 10))
@@ -270,7 +296,7 @@ def test_every_resample_has_half_of_the_samples_and_halves_weigh_as_much_as_all(
 @pytest.mark.parametrize(
     ("fields", "fixed", "field", "remedy"),
     [
-        ({"samples_mode": 4}, {}, "samples_mode", "count the modes from 1 to 3"),
+        ({"samples_mode": 4}, {}, "samples_mode", "give a mode from 1 to 3"),
         ({"samples_mode": 2}, {}, "stability", "for a mode of 3 or more"),
         ({}, {2: np.ones((2, RANK)), 3: np.ones((12, RANK))}, "stability", "samples_mode for another mode"),
     ],
