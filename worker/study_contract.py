@@ -29,8 +29,9 @@ from sparse_ncp.solvers.runtime import (
     Whole,
     move_defaults,
 )
-from sparse_ncp.solvers.studies.advice import Advice, RankEvidence, Recommendation
+from sparse_ncp.solvers.studies.advice import Advice
 from sparse_ncp.solvers.studies.fitting.noise import NoiseKind
+from sparse_ncp.solvers.studies.recommendation import RankEvidence, Recommendation
 from sparse_ncp.solvers.studies.settings import (
     COMMON,
     Cell,

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from sparse_ncp.solvers.bcd.loop import solve
 from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput
 from sparse_ncp.solvers.settings import Settings
-from sparse_ncp.solvers.studies.advice import Recommendation, rank_evidence, recommend
 from sparse_ncp.solvers.studies.archive import pack, unpack
+from sparse_ncp.solvers.studies.recommendation import Recommendation, rank_evidence, recommend
 from sparse_ncp.solvers.studies.runs import Descent, Run
 from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
 from sparse_ncp.solvers.studies.tables import table

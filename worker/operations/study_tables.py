@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from sparse_ncp.solvers import History, InvalidInput
 from sparse_ncp.solvers.runtime import Array
-from sparse_ncp.solvers.studies.advice import RankEvidence, Recommendation, rank_evidence, recommend
+from sparse_ncp.solvers.studies.recommendation import RankEvidence, Recommendation, rank_evidence, recommend
 from sparse_ncp.solvers.studies.runs import MOST_COMPARED, Descent, Run, comparable, match
 from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
 from sparse_ncp.solvers.studies.state import Choice

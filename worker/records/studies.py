@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from sparse_ncp.solvers.studies.advice import Recommendation
+from sparse_ncp.solvers.studies.recommendation import Recommendation
 from sparse_ncp.solvers.studies.settings import ComparisonSettings
 from sparse_ncp.worker.contract import TERMINAL, JobRequest, JobResult, Page, Task
 from sparse_ncp.worker.errors import InUse, NotFound, StudyNotFinished
