@@ -5,8 +5,8 @@ so that those can change without the server. Every name is imported when it is f
 
 Arrays and types
     `Array`, `Float64`, `Booleans`: arrays of floating-point numbers, of doubles, and of truth values.
-    `MethodName`, `Mode`, `Number`, `NotNegative`, `Positive`, `Resamples`, `Seconds`, `Share`, `Whole`: field types of
-    requests.
+    `MethodName`, `Missing`, `Mode`, `Negative`, `Number`, `NotNegative`, `Positive`, `Resamples`, `Seconds`, `Share`,
+    `Whole`: field types of requests.
 Preparing a run
     `RECOMMENDED`, `move_defaults`: the recommended settings, and how a request takes them over.
     `check_fixed`, `check_mask`, `check_norm`, `check_stability`, `given_weights`, `per_mode`, `rank_advice`: the checks
@@ -74,6 +74,8 @@ if TYPE_CHECKING:
     from sparse_ncp.solvers.tensor.validation import (
         MAX_ORDER,
         MIN_ORDER,
+        Missing,
+        Negative,
         check_mask,
         check_mode,
         check_norm,
@@ -94,7 +96,9 @@ __all__ = [
     "Exclusion",
     "Float64",
     "MethodName",
+    "Missing",
     "Mode",
+    "Negative",
     "NotNegative",
     "Number",
     "Occurrence",
@@ -176,6 +180,8 @@ _MODULES = {
     "tensor.validation": (
         "MAX_ORDER",
         "MIN_ORDER",
+        "Missing",
+        "Negative",
         "check_mask",
         "check_mode",
         "check_norm",

@@ -20,7 +20,9 @@ from sparse_ncp.solvers import Settings
 from sparse_ncp.solvers.runtime import (
     RECOMMENDED,
     MethodName,
+    Missing,
     Mode,
+    Negative,
     NotNegative,
     Positive,
     Resamples,
@@ -65,7 +67,7 @@ STABILITY: dict[str, Any] = {
     "job_id": "0123456789abcdef",
     "resamples": 50,
 }
-CHOOSE: dict[str, Any] = {"kind": "choose", "tensor_id": "0123456789abcdef", "rank": 16, "seeds": 5}
+CHOOSE: dict[str, Any] = {"kind": "choose", "tensor_id": "0123456789abcdef", "rank": 12, "seeds": 3}
 
 
 class ReferenceFactor(FrozenModel):
@@ -192,18 +194,18 @@ class ChooseRequest(StudyFields):
     model_config = ConfigDict(json_schema_extra={"example": CHOOSE})
 
     kind: Literal["choose"]
-    rank: Whole = Field(
-        16, ge=2, le=200, description="components to start from, of which at most three quarters can be found"
-    )
-    seeds: Whole = Field(5, ge=1, le=50, description="random starts; at least two must agree on the model")
+    rank: Whole = Field(12, ge=2, le=200, description=ChoiceSettings.model_fields["rank"].description)
+    seeds: Whole = Field(3, ge=1, le=50, description=ChoiceSettings.model_fields["seeds"].description)
+    missing: Missing = Field("refuse", description=ChoiceSettings.model_fields["missing"].description)
+    negative: Negative = Field("refuse", description=ChoiceSettings.model_fields["negative"].description)
+    samples_mode: Mode = Field(1, description=ChoiceSettings.model_fields["samples_mode"].description)
     noise: NoiseSetting = Field("auto", description=ChoiceSettings.model_fields["noise"].description)
     stop: ChoiceStop = Field(ChoiceStop(), description="when to give up")
 
     def settings(self) -> ChoiceSettings:
         """Return the settings of the solver."""
-        return ChoiceSettings(
-            rank=self.rank, seeds=self.seeds, seed=self.seed, noise=self.noise, validation=self.validation
-        )
+        given = {name: getattr(self, name) for name in ChoiceSettings.model_fields if name != "validation"}
+        return ChoiceSettings(**given, validation=self.validation)
 
 
 class StabilityRequest(StudyInputs):

@@ -1,7 +1,7 @@
 """Advice of a choice: how many components there are, never a number alone, but with the evidence and how sure it is."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
@@ -9,28 +9,23 @@ import numpy as np
 from pydantic import WithJsonSchema
 
 from sparse_ncp.solvers.metrics import weights
+from sparse_ncp.solvers.studies.evidence.residuals import Residuals
+from sparse_ncp.solvers.studies.evidence.vote import Ballot, Confidence, Criteria, Verdict, merged
 from sparse_ncp.solvers.studies.fitting.fits import Factors
-from sparse_ncp.solvers.studies.rule import AGREEING_SEEDS, Confidence, Curve, Null, Residuals
 
 # A component is a background if its columns are this close to constant: the product of cosines over the modes.
 FLAT = 0.85
 # Confidence is at most "yes" where noise may hide a component of more than this fraction of the tensor's variation.
 MOST_HIDDEN = 0.025
-
+# A tensor that varies less than this fraction of what noise may hide is constant but for rounding.
+LEAST_VARIATION = 1e-6
+# A component lives in one sample if this has more than this fraction of its squared scores.
+OF_ONE_SAMPLE = 0.9
 
 # A list of two in the schema: few generators of clients know tuples.
 Range: TypeAlias = Annotated[
     tuple[int, int], WithJsonSchema({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2})
 ]
-
-
-@dataclass(frozen=True)
-class Criteria:
-    """The number of components by each criterion alone."""
-
-    gain: int  # the least loss plus 0.95 u per component
-    cliff: int  # after which the gains fall most steeply
-    agreement: int  # up to which all seeds find the same
 
 
 @dataclass(frozen=True)
@@ -40,11 +35,11 @@ class Advice:
     Attributes
     ----------
     components
-        The number of components; None if the residuals are not noise, so that components cannot be counted.
+        The number of components; None unless it is sure.
     suggestion
         The number of components of the suggested model.
     range
-        The lowest and the highest number that any criterion gives.
+        The lowest and the highest number that has more than a few of the votes.
     confidence
         How sure the number is: very, yes or no.
     residuals_white
@@ -57,6 +52,11 @@ class Advice:
         Settings with which the recommended settings keep just these components; None if none was found.
     reason
         The advice in words.
+    share
+        The share of the votes that the suggestion has.
+    single_samples
+        The samples, counted from 0, that have one of the suggested components to themselves: one entry for each such
+        component.
     """
 
     components: int | None
@@ -69,33 +69,33 @@ class Advice:
     sparsity: float | None
     beta: float | None
     reason: str
+    share: float | None = None  # this one and the next: None and empty in records of older versions
+    single_samples: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Evidence:
     """Evidence for the number of components."""
 
-    curve: Curve
-    chosen: int
-    rule_confidence: Confidence
-    nulls: Mapping[int, Null]  # gain of one more component on simulated noise
-    residuals: Residuals
-    criteria: Criteria
-    seeds: int
-    seeds_agreeing: int  # seeds whose own model is the chosen one
-    seeds_disagreeing: int  # seeds that fit as well with other components
+    ballots: Sequence[Ballot]
+    verdict: Verdict
+    residuals: Residuals  # of the suggested model
+    is_noise: bool  # not even one component stands out
     weakest_visible: float
     variation: float  # norm of the tensor minus its mean, so that a background does not count
+    seeds: int
+    largest: int
     rank_asked: int
     rank: int
 
     @property
     def hidden_share(self) -> float:
         """The norm that noise may hide, as a fraction of the tensor's variation."""
-        return self.weakest_visible / self.variation if self.variation > 0 else math.inf
+        is_varying = self.variation > LEAST_VARIATION * self.weakest_visible
+        return self.weakest_visible / self.variation if is_varying else math.inf
 
 
-def advise(evidence: Evidence, factors: Factors | None) -> Advice:
+def advise(evidence: Evidence, factors: Factors) -> Advice:
     """Return the advice, except for the sparsity, which takes further runs.
 
     Parameters
@@ -103,78 +103,83 @@ def advise(evidence: Evidence, factors: Factors | None) -> Advice:
     evidence
         The evidence for the number of components.
     factors
-        The factors of the suggested model, if it is known.
+        The factors of the suggested model, with the samples as the first mode.
     """
-    seen = evidence.residuals
-    suggestion = evidence.chosen if seen.white and evidence.chosen else max(1, evidence.criteria.cliff)
-    confidence = _confidence(evidence)
-    named = (suggestion, evidence.criteria.gain, evidence.criteria.cliff, evidence.criteria.agreement)
+    verdict, own = evidence.verdict, single_samples(factors[0])
+    confidence = verdict.confidence
+    if evidence.is_noise or evidence.seeds < 2 or verdict.suggestion >= evidence.largest:
+        confidence = "no"
+    elif confidence == "very" and (own or evidence.hidden_share > MOST_HIDDEN):
+        confidence = "yes"
     return Advice(
-        components=evidence.chosen if seen.white and evidence.chosen else None,
-        suggestion=suggestion,
-        range=(max(1, min(named)), max(named)),
+        components=verdict.suggestion if confidence != "no" else None,
+        suggestion=verdict.suggestion,
+        range=verdict.range,
         confidence=confidence,
-        residuals_white=seen.white,
+        share=verdict.share,
+        residuals_white=evidence.residuals.white,
         weakest_visible=evidence.weakest_visible,
-        criteria=evidence.criteria,
+        single_samples=own,
+        criteria=merged([ballot.criteria for ballot in evidence.ballots]),
         sparsity=None,
         beta=None,
-        reason="; ".join([*_reasons(evidence, suggestion, confidence), *_flat(factors)]),
+        reason="; ".join(_reasons(evidence, factors, own, confidence)),
     )
 
 
-def _confidence(evidence: Evidence) -> Confidence:
-    if evidence.residuals.misfit() is not None or evidence.seeds_agreeing < AGREEING_SEEDS or evidence.chosen == 0:
-        return "no"
-    is_doubtful = evidence.hidden_share > MOST_HIDDEN or evidence.seeds_disagreeing > 0
-    return "yes" if evidence.rule_confidence == "very" and is_doubtful else evidence.rule_confidence
+def single_samples(scores: Sequence[Sequence[float]] | np.ndarray) -> tuple[int, ...]:
+    """Return, for each component that lives in one sample, that sample; with fewer than three samples there is none."""
+    squares = np.square(np.asarray(scores, np.float64))
+    if len(squares) < 3:
+        return ()
+    shares = squares.max(axis=0) / np.maximum(squares.sum(axis=0), np.finfo(float).tiny)
+    return tuple(int(squares[:, place].argmax()) for place in np.flatnonzero(shares > OF_ONE_SAMPLE))
 
 
-def _reasons(evidence: Evidence, suggestion: int, confidence: Confidence) -> list[str]:
-    misfit, k, curve = evidence.residuals.misfit(), evidence.chosen, evidence.curve
-    found = []
-    if k == 0:
-        found.append("nothing stands out from the noise: even one component gains no more than noise would")
-    elif not evidence.residuals.white:
-        found.append(f"{misfit}, so components cannot be counted against noise")
-        found.append(f"the gain falls most steeply after {suggestion}")
-        if k >= curve.largest:
-            found.append(f"or there are more than a rank of {evidence.rank} can show: raise rank above {evidence.rank}")
-    else:
-        found.append(_gains(evidence))
-        if misfit is not None:
-            found.append(misfit)
-    if not evidence.residuals.white:
-        return found
-    if k and evidence.seeds_agreeing < AGREEING_SEEDS:
-        found.append(f"{evidence.seeds_agreeing} of {evidence.seeds} seeds found this model, two are needed")
-    if k and evidence.seeds_disagreeing:
-        others = f"{evidence.seeds_disagreeing} of {evidence.seeds} seeds fit as well with other components"
-        found.append(f"{others}: the number is reliable, the shapes may not be")
-    if k >= curve.largest:
-        found.append(f"a rank of {evidence.rank} cannot show more components: raise rank above {evidence.rank}")
+def _reasons(evidence: Evidence, factors: Factors, own: Sequence[int], confidence: Confidence) -> Iterator[str]:
+    verdict, k = evidence.verdict, evidence.verdict.suggestion
+    if evidence.is_noise:
+        yield "nothing stands out from the noise: even one component gains no more than noise would"
+        return
+    votes = [ballot.voting() for ballot in evidence.ballots]
+    names = dict.fromkeys(name for named in votes for name in named)
+    agreeing = [name for name in names if any(named.get(name) == k for named in votes)]
+    count = "1 component" if k == 1 else f"{k} components"
+    if own:
+        each = "is in one sample alone" if len(own) == 1 else "are in one sample each"
+        count += f", of which {len(own)} {each}"
+    yield f"{count}: {verdict.share:.0%} of the votes ({', '.join(map(_words, agreeing)) or 'no criterion'})"
+    others = {name: sorted({named[name] for named in votes if name in named} - {k}) for name in names}
+    if differing := [f"{_words(name)} {' or '.join(map(str, found))}" for name, found in others.items() if found]:
+        yield f"others: {', '.join(differing)}"
+    if own:
+        places = ", ".join(str(place) for place in dict.fromkeys(own))
+        yield f"look at sample {places} (counted from 0): with an outlying sample left out, the number may be smaller"
+    misfit = evidence.residuals.misfit()
+    if misfit is not None:
+        yield misfit
+    if evidence.seeds < 2:
+        yield "1 seed cannot agree with another: give at least 2"
+    if k >= evidence.largest:
+        yield f"a rank of {evidence.rank} cannot show more components: raise rank above {evidence.rank}"
     if evidence.rank < evidence.rank_asked:
-        found.append(f"the tensor is too small for an overfit of more than {evidence.rank} components")
-    if confidence != "no":
+        yield f"the tensor is too small for an overfit of more than {evidence.rank} components"
+    if confidence != "no" and math.isfinite(evidence.hidden_share):
         share = f"{evidence.hidden_share:.1%} of the tensor's variation"
-        found.append(f"components weaker than {evidence.weakest_visible:.3g}, {share}, cannot be detected")
-    return found
-
-
-def _gains(evidence: Evidence) -> str:
-    k, nulls = evidence.chosen, evidence.nulls
-    last, further = evidence.curve.gain(k - 1), evidence.curve.gain(k)
-    count = "1 component stands out" if k == 1 else f"{k} components stand out"
-    if k not in nulls:
-        return count
-    last, further = last / nulls.get(k - 1, nulls[k]).mean, further / nulls[k].mean
-    return f"{count}: the last gains {last:.3g} times what noise would, one more {further:.2f} times"
-
-
-def _flat(factors: Factors | None) -> list[str]:
-    """Say whether a component is flat in every mode."""
-    if factors is None:
-        return []
+        yield f"components weaker than {evidence.weakest_visible:.3g}, {share}, cannot be detected"
     cosines = np.prod([A.sum(axis=0) / np.sqrt(len(A)) for A in factors], axis=0)
-    flat = cosines > FLAT * weights(factors)
-    return ["one component is flat in every mode: a background"] if flat.any() else []
+    if (cosines > FLAT * weights(factors)).any():
+        yield "one component is flat in every mode: a background"
+
+
+def _words(criterion: str) -> str:
+    return {
+        "gain": "the gain over noise",
+        "cliff": "the steepest fall in gain",
+        "agreement": "the seeds",
+        "prediction": "held-out fibres",
+        "cold_prediction": "held-out fibres of fits that never saw them",
+        "halves": "halves of the samples",
+        "bootstrap": "resampled samples",
+        "core": "the core consistency",
+    }[criterion]

@@ -9,7 +9,8 @@ import numpy as np
 
 from sparse_ncp.solvers.bcd.state import History
 from sparse_ncp.solvers.metrics import psnr, weights
-from sparse_ncp.solvers.studies.rule import PER_COMPONENT
+from sparse_ncp.solvers.studies.evidence.curve import PER_COMPONENT
+from sparse_ncp.solvers.studies.evidence.vote import IN_RANGE, SEEDS_AGREE
 from sparse_ncp.solvers.studies.runs import Run, matches
 from sparse_ncp.solvers.studies.settings import Cell
 from sparse_ncp.solvers.studies.state import Choice
@@ -40,23 +41,21 @@ _rendering = Lock()
 
 
 def choice(study: Choice) -> "Figure":
-    """Plot gains against noise, the agreement of seeds and the error; the suggestion is marked."""
-    figure, (gains, agreement, error) = _figure(3, width=6.4, height=7.6, sharex=True)
+    """Plot votes, gains against noise, the agreement of seeds and the error; the suggestion is marked."""
+    figure, (votes, gains, agreement, error) = _figure(4, width=6.4, height=9.2, sharex=True)
     k = np.array([point.components for point in study.points])
     gained = np.array([point.gain for point in study.points])
+    votes.bar(k, [point.votes or 0.0 for point in study.points], width=0.5, color=COLOURS[4])
+    votes.axhline(IN_RANGE, color=GREY, ls=":", lw=1)
+    votes.set_ylim(0, 1.05)
+    votes.set_ylabel("share of\nthe votes")
     gains.axhspan(1e-2, PER_COMPONENT, color=COLOURS[5], alpha=0.25, lw=0, label="noise")
-    nulls = [(point.components, point.null) for point in study.points if point.null is not None]
-    if nulls:
-        means, spreads = [null.mean for _, null in nulls], [3 * null.deviation for _, null in nulls]
-        gains.errorbar(
-            [place for place, _ in nulls], means, spreads, fmt="_", color=GREY, capsize=4, label="simulated noise"
-        )
     gains.semilogy(k, np.maximum(gained, 1e-2), "o-", color=COLOURS[0], label="the tensor")
     gains.set_ylim(5e-2, 3 * max(1.0, gained.max()))
     gains.set_ylabel("gain of the last\ncomponent [u]")
     gains.legend(loc="upper right", fontsize="small")
     agreement.plot(k, [point.agreement for point in study.points], "s-", color=COLOURS[2])
-    agreement.axhline(0.9, color=GREY, ls=":", lw=1)
+    agreement.axhline(SEEDS_AGREE, color=GREY, ls=":", lw=1)
     agreement.set_ylim(-0.03, 1.05)
     agreement.set_ylabel("agreement of\nseeds [cosine]")
     error.semilogy(k, [point.relative_error for point in study.points], "D-", color=COLOURS[3], label="relative error")
@@ -65,7 +64,7 @@ def choice(study: Choice) -> "Figure":
     error.set_xlabel("number of components")
     error.set_xticks(k)
     error.legend(loc="upper right", fontsize="small")
-    for axes in (gains, agreement, error):
+    for axes in (votes, gains, agreement, error):
         axes.axvline(study.advice.suggestion, color=COLOURS[1], lw=6, alpha=0.35, zorder=0)
     advice = study.advice
     verdict = (

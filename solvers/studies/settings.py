@@ -6,8 +6,9 @@ from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sparse_ncp.solvers.settings import MethodName, NotNegative, Number, Positive, Settings, Share, Whole
+from sparse_ncp.solvers.settings import MethodName, Mode, NotNegative, Number, Positive, Settings, Share, Whole
 from sparse_ncp.solvers.studies.fitting.noise import NoiseKind
+from sparse_ncp.solvers.tensor.validation import Missing, Negative
 
 NoiseSetting: TypeAlias = Literal["auto"] | NoiseKind
 
@@ -50,10 +51,17 @@ class ChoiceSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     rank: Whole = Field(
-        16, ge=2, le=200, description="components to start from, of which at most three quarters can be found"
+        12, ge=2, le=200, description="components to start from, of which at most three quarters can be found"
     )
-    seeds: Whole = Field(5, ge=1, le=50, description="random starts; at least two must agree on the model")
-    seed: Whole = Field(0, ge=0, description="seed of the first start and of all simulations")
+    seeds: Whole = Field(3, ge=1, le=50, description="random starts; a single one is never sure")
+    seed: Whole = Field(0, ge=0, description="seed of the first start and of all that is drawn")
+    missing: Missing = Field(
+        "refuse", description="refuse: a NaN is an error; nan: it stands for an entry that was not observed"
+    )
+    negative: Negative = Field(
+        "refuse", description="refuse: a negative entry is an error; keep: fit it as it is, without clipping"
+    )
+    samples_mode: Mode = Field(1, description="the mode whose indices are the samples, counted from 1")
     noise: NoiseSetting = Field(
         "auto",
         description="gaussian: any level, which may depend on the signal; clipped: negative readings were set to zero; "

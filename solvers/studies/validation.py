@@ -15,6 +15,8 @@ from sparse_ncp.solvers.metrics import congruences
 from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.studies.fitting.fits import model
 from sparse_ncp.solvers.studies.settings import Holdout, SplitHalf, Validation
+from sparse_ncp.solvers.tensor.scan import Booleans
+from sparse_ncp.solvers.tensor.validation import Missing, Negative
 
 # Tucker's congruence from which two factors count as the same.
 SAME = 0.95
@@ -66,12 +68,22 @@ def checks(validation: Validation, numbers: Sequence[int]) -> list[Check]:
     ]
 
 
-def run_check(tensor: NDArray[Any], validation: Validation, check: Check, seed: int, threads: int | None) -> float:
+def run_check(
+    tensor: NDArray[Any],
+    validation: Validation,
+    check: Check,
+    seed: int,
+    threads: int | None,
+    *,
+    mask: Booleans | None = None,
+    missing: Missing = "refuse",
+    negative: Negative = "refuse",
+) -> float:
     """Return the congruence of a pair of halves, or the relative error on the entries of a fold."""
-    settings = Settings.recommended(rank=check.components, seed=seed)
+    settings = Settings.recommended(rank=check.components, seed=seed, missing=missing, negative=negative)
     if check.kind == "split_half" and validation.split_half is not None:
-        return split_half(tensor, settings, validation.split_half, check.place, threads)
-    return holdout_error(tensor, settings, validation.holdout or Holdout(), check.place, threads)
+        return split_half(tensor, settings, validation.split_half, check.place, threads, mask)
+    return holdout_error(tensor, settings, validation.holdout or Holdout(), check.place, threads, mask)
 
 
 def validated(validation: Validation, numbers: Sequence[int], found: Sequence[float]) -> Validated:
@@ -89,10 +101,10 @@ def validated(validation: Validation, numbers: Sequence[int], found: Sequence[fl
     )
 
 
-def check_validation(validation: Validation, shape: tuple[int, ...]) -> None:
-    """Raise InvalidInput if the validation does not fit a tensor of this shape."""
+def check_validation(validation: Validation, shape: tuple[int, ...], observed: Booleans | None = None) -> None:
+    """Raise InvalidInput if the validation does not fit a tensor of this shape, or its observed entries."""
     if validation.split_half is not None:
-        _check_split_half(validation.split_half, shape)
+        _check_split_half(validation.split_half, shape, observed)
     block = None if validation.holdout is None else validation.holdout.block
     if block is None:
         return
@@ -106,7 +118,7 @@ def check_validation(validation: Validation, shape: tuple[int, ...]) -> None:
             raise InvalidInput("validate.holdout.block", f"covers whole rows of mode {mode + 1}", remedy)
 
 
-def _check_split_half(asked: SplitHalf, shape: tuple[int, ...]) -> None:
+def _check_split_half(asked: SplitHalf, shape: tuple[int, ...], observed: Booleans | None) -> None:
     if asked.mode > len(shape):
         remedy = f"count the modes from 1 to {len(shape)}"
         raise InvalidInput("validate.split_half.mode", f"is {asked.mode} for {len(shape)} modes", remedy)
@@ -116,6 +128,17 @@ def _check_split_half(asked: SplitHalf, shape: tuple[int, ...]) -> None:
     if len(shape) < 3:
         remedy = "use a tensor of order 3 or more: the factors of a matrix are not unique"
         raise InvalidInput("validate.split_half", "compares factors of matrices", remedy)
+    if observed is None or observed.all():
+        return
+    for pair in range(pairs_of_halves(asked.parts)):
+        for half in _halves(asked, shape, pair):
+            seen = np.compress(half, observed, axis=asked.mode - 1)
+            for mode in range(len(shape)):
+                others = tuple(other for other in range(len(shape)) if other != mode)
+                unseen = np.flatnonzero(~seen.any(axis=others))
+                if unseen.size and mode != asked.mode - 1:
+                    problem = f"leaves index {unseen[0]} of mode {mode + 1} without a reading in one of the halves"
+                    raise InvalidInput("validate.split_half", problem, "leave the check out, or split another mode")
 
 
 def pairs_of_halves(parts: int) -> int:
@@ -123,37 +146,57 @@ def pairs_of_halves(parts: int) -> int:
     return math.comb(parts, parts // 2) // 2
 
 
-def split_half(
-    tensor: NDArray[Any], settings: Settings, asked: SplitHalf, pair: int, threads: int | None = None
-) -> float:
-    """Fit both halves of a pair, and return the lowest congruence of matched components in the other modes.
-
-    Index i belongs to part i mod parts, so that every half has indices from all over the mode.
-    """
-    axis, length = asked.mode - 1, tensor.shape[asked.mode - 1]
+def _halves(asked: SplitHalf, shape: Sequence[int], pair: int) -> tuple[Booleans, Booleans]:
+    """Return which indices of the mode are in each half: index i belongs to part i mod parts."""
     first = list(combinations(range(asked.parts), asked.parts // 2))[pair]
-    mine = np.isin(np.arange(length) % asked.parts, first)
-    halves = [np.ascontiguousarray(np.compress(chosen, tensor, axis=axis)) for chosen in (mine, ~mine)]
-    if not all(half.any() for half in halves):
+    mine = np.isin(np.arange(shape[asked.mode - 1]) % asked.parts, first)
+    return mine, ~mine
+
+
+def split_half(
+    tensor: NDArray[Any],
+    settings: Settings,
+    asked: SplitHalf,
+    pair: int,
+    threads: int | None = None,
+    mask: Booleans | None = None,
+) -> float:
+    """Fit both halves of a pair, and return the lowest congruence of matched components in the other modes."""
+    axis, halves = asked.mode - 1, []
+    for chosen in _halves(asked, tensor.shape, pair):
+        part = tensor[(slice(None),) * axis + (chosen,)]
+        seen = None if mask is None else np.compress(chosen, np.broadcast_to(mask, tensor.shape), axis=axis)
+        halves.append((part, seen))
+    if not all((np.ma.filled(part, 0) > 0).any() for part, _ in halves):
         return 0.0  # one of them has no components
-    fits = [solve(half, settings, threads=threads).factors for half in halves]
+    fits = [solve(part, settings, mask=seen, threads=threads).factors for part, seen in halves]
     others = [[A for mode, A in enumerate(factors) if mode != axis] for factors in fits]
     return float(congruences(*others).min())
 
 
 def holdout_error(
-    tensor: NDArray[Any], settings: Settings, asked: Holdout, fold: int, threads: int | None = None
+    tensor: NDArray[Any],
+    settings: Settings,
+    asked: Holdout,
+    fold: int,
+    threads: int | None = None,
+    mask: Booleans | None = None,
 ) -> float:
     """Fit all entries but those of a fold, and return the relative error on these."""
-    seen = ~left_out(tensor.shape, asked, fold, settings.seed)
-    result = solve(tensor, settings, mask=seen, threads=threads)
-    exact = np.asarray(tensor, np.float64)[~seen]
-    missed = exact - model([A.astype(np.float64) for A in result.factors])[~seen]
+    observed = ~np.ma.getmaskarray(tensor)
+    if mask is not None:
+        observed &= mask
+    entries = np.asarray(np.ma.getdata(tensor), np.float64)
+    observed &= ~np.isnan(entries)
+    out = left_out(tensor.shape, asked, fold, settings.seed, None if observed.all() else observed)
+    result = solve(tensor, settings, mask=observed & ~out, threads=threads)
+    exact = entries[out]
+    missed = exact - model([A.astype(np.float64) for A in result.factors])[out]
     size = float(np.linalg.norm(exact))
     return float(np.linalg.norm(missed)) / size if size > 0 else math.inf
 
 
-def left_out(shape: Sequence[int], asked: Holdout, fold: int, seed: int) -> NDArray[np.bool_]:
+def left_out(shape: Sequence[int], asked: Holdout, fold: int, seed: int, observed: Booleans | None = None) -> Booleans:
     """Return which entries a fold leaves out: random ones or random blocks, but never a whole row of a mode.
 
     Each fold draws anew, so that any number of folds goes with any fraction.
@@ -167,8 +210,10 @@ def left_out(shape: Sequence[int], asked: Holdout, fold: int, seed: int) -> NDAr
     out = drawn
     for axis, (size, length) in enumerate(zip(block, shape, strict=True)):
         out = np.repeat(out, size, axis=axis).take(range(length), axis=axis)
+    if observed is not None:
+        out = out & observed
     for axis in range(out.ndim):  # a row without entries could not be fitted
         others = tuple(other for other in range(out.ndim) if other != axis)
-        whole = out.all(axis=others, keepdims=True)
-        out = out & ~whole
+        kept = ~out if observed is None else observed & ~out
+        out = out & kept.any(axis=others, keepdims=True)
     return out

@@ -261,7 +261,7 @@ def test_the_example_of_choosing_counts_the_components() -> None:
     choosing, comparing = snippets(PAGES["docs/how-to/studies.md"], "python")
     printed = run_python(choosing).splitlines()
     assert printed[-2] == "done 100%"
-    assert printed[-1].startswith("3 components, confidence very: 3 components stand out")
+    assert printed[-1].startswith("suggested: 3, confidence very: 3 components")
     said = run_python(comparing).splitlines()
     assert len(said) == 24 + 1 + 8
     assert said[24].startswith("Rank ")

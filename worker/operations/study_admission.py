@@ -4,8 +4,7 @@ import math
 from collections.abc import Iterator
 
 from sparse_ncp.solvers import InvalidInput
-from sparse_ncp.solvers.studies.choice import LARGEST_SHARE
-from sparse_ncp.solvers.studies.settings import Validation
+from sparse_ncp.solvers.studies.fitting.inputs import LARGEST_SHARE
 from sparse_ncp.solvers.studies.tables import check_reference
 from sparse_ncp.solvers.studies.validation import check_validation
 from sparse_ncp.worker.contract import LIVE, JobRequest, TensorRecord
@@ -62,15 +61,9 @@ def check_study(
         tensor = records.tensors.get(owner, request.tensor_id)
         if request.reference is not None:
             problems += _reference_problems(request.reference, tensor, owner, records, store)
-    hidden = bool(tensor.missing) or (isinstance(request, CompareFields) and request.run_has_mask)
-    if request.validation != Validation() and (hidden or tensor.negative):
-        problem = "goes with complete, nonnegative tensors only"
-        problems.append(InvalidInput("validate", problem, "leave it out, or upload the tensor without such entries"))
-    elif request.validation != Validation():
-        try:
-            check_validation(request.validation, tensor.shape)
-        except InvalidInput as error:
-            problems.append(error)
+    if isinstance(request, CompareFields):
+        hidden = bool(tensor.missing) or request.run_has_mask
+        problems += _validation_problems(request.validation, tensor, hidden)
     if problems:
         raise InvalidJob(problems)
     return tensor
@@ -123,15 +116,25 @@ def _choice_problems(
 ) -> Iterator[InvalidInput]:
     size = math.prod(tensor.shape)
     yield from limit_problems(request.rank, request.stop.max_seconds, limits)
-    if tensor.missing:
-        remedy = "fill them first, or compare ranks with validate.holdout"
+    if tensor.missing and request.missing == "refuse":
+        remedy = "say that NaN means not observed with missing 'nan'"
         yield InvalidInput("tensor_id", f"{describe_count(tensor.missing, size)} NaN", remedy)
-    if tensor.negative:
-        remedy = "set them to zero, and give noise clipped"
+    if tensor.negative and request.negative == "refuse":
+        remedy = "fit them as they are with negative 'keep'"
         yield InvalidInput("tensor_id", f"{describe_count(tensor.negative, size)} negative", remedy)
+    if tensor.negative and request.noise in ("clipped", "counts"):
+        problem = f"is {request.noise} for a tensor with negative entries"
+        yield InvalidInput("noise", problem, "give auto or gaussian")
+    if request.samples_mode > len(tensor.shape):
+        problem = f"is {request.samples_mode} for {len(tensor.shape)} modes"
+        yield InvalidInput("samples_mode", problem, f"count the modes from 1 to {len(tensor.shape)}")
+    try:
+        check_validation(request.validation, tensor.shape)
+    except InvalidInput as error:
+        yield error
     if tensor.max <= 0:
         yield InvalidInput("tensor_id", "no entry is positive", "nonnegative components fit positive entries only")
-    if int(LARGEST_SHARE * size / sum(tensor.shape)) < 2:
+    if int(LARGEST_SHARE * (size - (tensor.missing or 0)) / sum(tensor.shape)) < 2:
         remedy = "give one with more entries: even two components would fit its noise"
         yield InvalidInput("tensor_id", "is too small for a choice", remedy)
     needed = COPIES * 8 * size

@@ -461,8 +461,8 @@ function choiceCard({ choice, advice }) {
   const heads = [
     "Components",
     "Relative error",
+    "Votes",
     "Gain",
-    "Gain by chance",
     "Agreement of the seeds",
     halves && "Agreement of halves",
     held && "Error on held-out entries",
@@ -504,12 +504,8 @@ function choiceCard({ choice, advice }) {
                 point.components === chosen ? `${point.components} ← chosen` : String(point.components),
               ),
               h("td", { class: "number" }, number(point.relative_error)),
+              h("td", { class: "number" }, percent(point.votes, 0)),
               h("td", { class: "number" }, number(point.gain)),
-              h(
-                "td",
-                { class: "number" },
-                point.null ? `${number(point.null.mean)} ± ${number(point.null.deviation, 2)}` : "–",
-              ),
               h("td", { class: "number" }, number(point.agreement)),
               halves && h("td", { class: "number" }, several(found("split_half", point.components)?.congruence)),
               held && h("td", { class: "number" }, several(found("holdout", point.components)?.relative_error)),

@@ -1,6 +1,6 @@
-"""Kinds of noise: the loss of a fit under each, and how tensors with such noise are simulated.
+"""Kinds of noise, and the loss of a fit under each.
 
-Arrays are in units of the tensor's root mean square. `model` is ⟦A¹…Aᴺ⟧ entry by entry, X the tensor.
+Arrays are in units of the tensor's root mean square: X has the observed entries, `model` those of ⟦A¹…Aᴺ⟧.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,8 @@ NOISE_KINDS: tuple[NoiseKind, ...] = ("gaussian", "clipped", "counts")
 
 # Bins of the model's values with a variance each, and the smallest number of entries in a bin.
 BINS, PER_BIN = 12, 200
+# No bin has less than this fraction of the mean variance: faint entries must not decide alone.
+LEAST_VARIANCE = 0.05
 # Noise below this fraction of the root mean square (60 dB) looks like a fit that has not quite converged.
 LEAST_DEVIATION = 1e-3
 # Expected count where the model is zero: a single count there must not decide alone.
@@ -47,7 +49,7 @@ class Gaussian:
         place = np.searchsorted(edges, model.ravel(), side="right")
         squares = np.bincount(place, np.square(X - model).ravel(), minlength=len(edges) + 1)
         variances = squares / np.maximum(np.bincount(place, minlength=len(edges) + 1), 1) / _free(X, parameters)
-        least = LEAST_DEVIATION**2
+        least = max(LEAST_DEVIATION**2, LEAST_VARIANCE * float(variances.mean()))
         return cls(tuple(edges.tolist()), tuple(np.maximum(variances, least).tolist()))
 
     def variance(self, model: Float64) -> Float64:
@@ -61,9 +63,6 @@ class Gaussian:
     def residual(self, X: Float64, model: Float64, random: np.random.Generator) -> Float64:
         """Return the standardised residual, which is standard normal if the noise is of this kind."""
         return (X - model) / np.sqrt(self.variance(model))
-
-    def simulate(self, model: Float64, random: np.random.Generator) -> Float64:
-        return model + np.sqrt(self.variance(model)) * random.standard_normal(model.shape)
 
 
 @dataclass(frozen=True)
@@ -80,19 +79,12 @@ class Clipped:
         known, below = float(np.square(X - model)[~zero].sum()), model[zero]
         deviation = max(LEAST_DEVIATION, float(np.sqrt(known / X.size)))
         for _ in range(EM_STEPS):
-            hidden = deviation**2 + below * deviation * _mills(-below / deviation)
+            hidden = expected_square(below, deviation)
             deviation = max(LEAST_DEVIATION, float(np.sqrt((known + hidden.sum()) / X.size)))
         return cls(deviation / float(np.sqrt(_free(X, parameters))))
 
     def variance(self, model: Float64) -> Float64:
         return np.full_like(model, self.deviation**2)
-
-    def completed(self, X: Float64, model: Float64) -> Float64:
-        """Return X with its zeros replaced by their expectation, m − σ φ(a)/Φ(a) with a = −m/σ, below zero."""
-        filled, zero = X.copy(), X <= 0
-        below = model[zero]
-        filled[zero] = below - self.deviation * _mills(-below / self.deviation)
-        return filled
 
     def loss(self, X: Float64, model: Float64, variance: Float64) -> float:
         """Return −2 log likelihood, up to a constant."""
@@ -111,9 +103,6 @@ class Clipped:
         share = random.uniform(size=int(zero.sum())) * ndtr(-model[zero] / self.deviation)
         standard[zero] = ndtri(np.maximum(share, np.finfo(float).tiny))
         return standard
-
-    def simulate(self, model: Float64, random: np.random.Generator) -> Float64:
-        return np.maximum(0.0, model + self.deviation * random.standard_normal(model.shape))
 
 
 @dataclass(frozen=True)
@@ -154,9 +143,6 @@ class Counts:
         tiny = np.finfo(float).eps
         return np.asarray(ndtri(np.clip(share, tiny, 1 - tiny)))
 
-    def simulate(self, model: Float64, random: np.random.Generator) -> Float64:
-        return np.asarray(self.unit * random.poisson(model / self.unit), np.float64)
-
 
 Noise: TypeAlias = Gaussian | Clipped | Counts
 _ESTIMATES: dict[NoiseKind, Callable[[Float64, Float64, int], Noise]] = {
@@ -181,14 +167,15 @@ def from_fields(fields: dict[str, Any]) -> Noise:
 
 def likely_kind(X: Float64) -> NoiseKind:
     """Guess the kind of noise: counts if all entries are multiples of one unit, clipped, or Gaussian."""
-    if unit_of(X) is not None:
+    if float(X.min()) >= 0 and unit_of(X) is not None:
         return "counts"
     return without_counts(X)
 
 
 def without_counts(X: Float64) -> NoiseKind:
     """Guess the kind of noise of entries that are not counts."""
-    return "clipped" if float((X <= 0).mean()) > CLIPPED_SHARE else "gaussian"
+    is_clipped = float(X.min()) >= 0 and float((X == 0).mean()) > CLIPPED_SHARE
+    return "clipped" if is_clipped else "gaussian"
 
 
 def unit_of(X: Float64) -> float | None:
@@ -220,8 +207,18 @@ def _free(X: Float64, parameters: int) -> float:
     return 1 - parameters / X.size
 
 
-def _mills(a: NDArray[np.float64]) -> Float64:
+def mills(a: NDArray[np.float64]) -> Float64:
     """Return φ(a) / Φ(a), also far to the left, where both vanish."""
     from scipy.special import log_ndtr
 
     return np.asarray(np.exp(-np.square(a) / 2 - np.log(2 * np.pi) / 2 - log_ndtr(a)))
+
+
+def expected_below(model: Float64, deviation: float) -> Float64:
+    """Return what readings that were set to zero are expected to have been, m − σ φ(a)/Φ(a) with a = −m/σ."""
+    return model - deviation * mills(-model / deviation)
+
+
+def expected_square(model: Float64, deviation: float) -> Float64:
+    """Return the expected squared residual of readings that were set to zero, σ² + m σ φ(a)/Φ(a)."""
+    return deviation**2 + model * deviation * mills(-model / deviation)
