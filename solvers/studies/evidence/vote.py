@@ -106,10 +106,12 @@ def decide(ballots: Sequence[Ballot]) -> Verdict:
     share = shares.get(suggestion, 0.0)
     near = [suggestion, *(k for k in shares if shares[k] >= IN_RANGE)]
     is_steep = any(ballot.cliff.components == suggestion and ballot.cliff.ratio >= STEEP for ballot in ballots)
-    confidence: Confidence = "no"
-    if share >= SURE and is_steep:
-        confidence = "very" if share >= VERY_SURE else "yes"
-    return Verdict(suggestion, share, (min(near), max(near)), confidence)
+    gains = [ballot.voting()["gain"] for ballot in ballots if "gain" in ballot.voting()]
+    levels: list[Confidence] = ["no", "yes", "very"]
+    level = (share >= SURE) + (share >= VERY_SURE) if is_steep else 0
+    if gains and min(gains) > suggestion:  # where the residuals are those of noise, more stands out from it
+        level = max(0, level - 1)
+    return Verdict(suggestion, share, (min(near), max(near)), levels[level])
 
 
 def criteria(

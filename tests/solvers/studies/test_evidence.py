@@ -84,6 +84,14 @@ def test_the_gain_has_no_vote_where_the_residuals_are_not_noise() -> None:
     assert decide([ballot(replace(only_gain, gain=9))]).range == (3, 3)
 
 
+def test_more_components_above_the_noise_lower_the_confidence_by_a_level() -> None:
+    more = replace(ALL_SAY_3, gain=5)
+    assert decide([ballot(more)]).confidence == "yes"
+    assert decide([ballot(replace(more, halves=1, bootstrap=1))]).confidence == "no"
+    assert decide([ballot(more), ballot(ALL_SAY_3)]).confidence == "very"  # one view explains all with 3
+    assert decide([ballot(more, residuals=Residuals((0.2, 0.0, 0.0), 0.0))]).confidence == "very"  # it has no vote
+
+
 def test_criteria_without_a_number_do_not_vote() -> None:
     few = Criteria(gain=None, cliff=3, agreement=3, core=4)
     verdict = decide([ballot(few)])
