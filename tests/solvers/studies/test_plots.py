@@ -35,7 +35,7 @@ def figures() -> dict[str, Figure]:
     failed = [Run(Cell(rank=2, method="als", beta=0.0, sparsity=None), 0, error="alpha: …")]
     return {
         "choice": plots.choice(planted.choice("clipped")),
-        "choice without a count": plots.choice(planted.choice("correlated")),
+        "choice without a count": plots.choice(planted.choice("growing")),
         "objective": plots.objective(by_beta),
         "objective by sparsity": plots.objective(by_sparsity),
         "objective of failed runs": plots.objective(failed),
