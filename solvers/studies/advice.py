@@ -22,6 +22,18 @@ LEAST_VARIATION = 1e-6
 # A component lives in one sample if this has more than this fraction of its squared scores.
 OF_ONE_SAMPLE = 0.9
 
+# The criteria in words.
+WORDS = {
+    "gain": "the gain over noise",
+    "cliff": "the steepest fall in gain",
+    "agreement": "the seeds",
+    "prediction": "held-out fibres",
+    "cold_prediction": "held-out fibres of fits that never saw them",
+    "halves": "halves of the samples",
+    "bootstrap": "resampled samples",
+    "core": "the core consistency",
+}
+
 # A list of two in the schema: few generators of clients know tuples.
 Range: TypeAlias = Annotated[
     tuple[int, int], WithJsonSchema({"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2})
@@ -148,9 +160,9 @@ def _reasons(evidence: Evidence, factors: Factors, own: Sequence[int], confidenc
     if own:
         each = "is in one sample alone" if len(own) == 1 else "are in one sample each"
         count += f", of which {len(own)} {each}"
-    yield f"{count}: {verdict.share:.0%} of the votes ({', '.join(map(_words, agreeing)) or 'no criterion'})"
+    yield f"{count}: {verdict.share:.0%} of the votes ({', '.join(WORDS[name] for name in agreeing) or 'no criterion'})"
     others = {name: sorted({named[name] for named in votes if name in named} - {k}) for name in names}
-    if differing := [f"{_words(name)} {' or '.join(map(str, found))}" for name, found in others.items() if found]:
+    if differing := [f"{WORDS[name]} {' or '.join(map(str, found))}" for name, found in others.items() if found]:
         yield f"others: {', '.join(differing)}"
     if own:
         places = ", ".join(str(place) for place in dict.fromkeys(own))
@@ -170,16 +182,3 @@ def _reasons(evidence: Evidence, factors: Factors, own: Sequence[int], confidenc
     cosines = np.prod([A.sum(axis=0) / np.sqrt(len(A)) for A in factors], axis=0)
     if (cosines > FLAT * weights(factors)).any():
         yield "one component is flat in every mode: a background"
-
-
-def _words(criterion: str) -> str:
-    return {
-        "gain": "the gain over noise",
-        "cliff": "the steepest fall in gain",
-        "agreement": "the seeds",
-        "prediction": "held-out fibres",
-        "cold_prediction": "held-out fibres of fits that never saw them",
-        "halves": "halves of the samples",
-        "bootstrap": "resampled samples",
-        "core": "the core consistency",
-    }[criterion]
