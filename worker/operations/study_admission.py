@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.solvers.studies.fitting.inputs import LARGEST_SHARE
+from sparse_ncp.solvers.studies.settings import Validation
 from sparse_ncp.solvers.studies.tables import check_reference
 from sparse_ncp.solvers.studies.validation import check_validation
 from sparse_ncp.worker.contract import LIVE, JobRequest, TensorRecord
@@ -61,9 +62,17 @@ def check_study(
         tensor = records.tensors.get(owner, request.tensor_id)
         if request.reference is not None:
             problems += _reference_problems(request.reference, tensor, owner, records, store)
-    if isinstance(request, CompareFields):
         hidden = bool(tensor.missing) or request.run_has_mask
-        problems += _validation_problems(request.validation, tensor, hidden)
+        if request.validation != Validation() and (hidden or tensor.negative):
+            problem = "goes with complete, nonnegative tensors only"
+            problems.append(
+                InvalidInput("validate", problem, "leave it out, or upload the tensor without such entries")
+            )
+        elif request.validation != Validation():
+            try:
+                check_validation(request.validation, tensor.shape)
+            except InvalidInput as error:
+                problems.append(error)
     if problems:
         raise InvalidJob(problems)
     return tensor
