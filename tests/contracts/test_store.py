@@ -6,13 +6,16 @@ import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from sparse_ncp.worker.contract import Export
-from sparse_ncp.worker.errors import NoFactorsYet, NotFound
-from sparse_ncp.worker.store import tensors
+from sparse_ncp.worker.errors import NoFactorsYet, NotFound, StoreUnavailable
+from sparse_ncp.worker.store import copies, tensors
+from sparse_ncp.worker.store.blobs import StoredItem
 from sparse_ncp.worker.store.local import LocalStore
 from sparse_ncp.worker.store.store import Store
 from tests.contracts import record
@@ -155,7 +158,7 @@ def test_a_removal_that_was_cut_short_hides_nothing_and_is_undone(
         store.remove_tensor(SHA256, die_at_the_second_question)
     assert np.array_equal(store.open_tensor(SHA256), record.TENSOR)
     assert keep(store, npy(record.TENSOR)) == SHA256
-    monkeypatch.setattr(tensors, "ABANDONED_SECONDS", -1.0)
+    monkeypatch.setattr(copies, "ABANDONED_SECONDS", -1.0)
     assert not store.remove_tensor(SHA256, lambda _: False)
     assert np.array_equal(store.open_tensor(SHA256), record.TENSOR)
     assert {item.name for item in store.abandoned_uploads()} == set()
@@ -168,11 +171,71 @@ def test_bytes_that_no_manifest_names_are_found(store: Store, monkeypatch: pytes
     with store.upload() as upload:
         upload.write(npy(random_tensor(3, 4)))
         upload._writer.commit()  # and dies
-        monkeypatch.setattr(tensors, "ABANDONED_SECONDS", -1.0)
+        monkeypatch.setattr(copies, "ABANDONED_SECONDS", -1.0)
         (item,) = store.abandoned_uploads()
         store.remove_leftover(item)
         assert store.abandoned_uploads() == []
     assert np.array_equal(store.open_tensor(SHA256), record.TENSOR)
+
+
+def test_bytes_that_no_manifest_names_are_found_beside_a_manifest_without_bytes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a power cut, which brings back what was deleted. The next upload replaces the bytes."""
+    keep(store, npy(record.TENSOR))
+    keep(store, npy(record.GAPS))
+    (lost, _), (brought_back, _) = (copy_names(store, array) for array in (record.TENSOR, record.GAPS))
+    store._blobs.delete(lost)
+    store._blobs.delete(copy_names(store, record.GAPS)[1])
+    monkeypatch.setattr(copies, "ABANDONED_SECONDS", -1.0)
+    assert [item.name for item in store.abandoned_uploads()] == [brought_back]
+    keep(store, npy(record.TENSOR))
+    assert np.array_equal(store.open_tensor(SHA256), record.TENSOR)
+    assert copy_names(store, record.TENSOR)[0] != lost
+
+
+def copy_names(store: Store, array: NDArray[Any]) -> tuple[str, ...]:
+    """Return the names of the bytes of a tensor, and of the only manifest."""
+    (copy,) = copies.Copies(store._blobs).find_all(hashlib.sha256(npy(array)).hexdigest())
+    return copy.blob, *copy.manifests
+
+
+def test_the_next_upload_replaces_a_copy_that_a_removal_has_marked_too_late(store: Store) -> None:
+    keep(store, npy(record.TENSOR))
+    marked, answers = copy_names(store, record.TENSOR), iter([True, False])
+    assert not store.remove_tensor(SHA256, lambda _: next(answers))
+    assert np.array_equal(store.open_tensor(SHA256), record.TENSOR)
+    keep(store, npy(record.TENSOR))
+    assert np.array_equal(store.open_tensor(SHA256), record.TENSOR)
+    assert copy_names(store, record.TENSOR) != marked
+
+
+def test_an_upload_that_outlives_its_pin_has_its_own_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(store, npy(record.TENSOR))
+    monkeypatch.setattr(copies, "ABANDONED_SECONDS", -1.0)
+    with store.upload() as upload:
+        upload.write(npy(record.TENSOR))
+        upload.keep()
+        assert store.remove_tensor(SHA256, lambda _: True)
+    assert np.array_equal(store.open_tensor(SHA256), record.TENSOR)
+
+
+def test_an_upload_whose_bytes_were_cleaned_up_is_not_accepted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took longer than uploads live. What it left is found once more, and is not in the way of the next one."""
+    publish = copies.Copies.publish
+
+    def late(self: copies.Copies, sha256: str, token: str, nbytes: int) -> bool:
+        store.remove_leftover(StoredItem(f"tensors/{token}.npy", nbytes))
+        return publish(self, sha256, token, nbytes)
+
+    monkeypatch.setattr(copies.Copies, "publish", late)
+    with pytest.raises(StoreUnavailable):
+        keep(store, npy(record.TENSOR))
+    monkeypatch.setattr(copies.Copies, "publish", publish)
+    keep(store, npy(record.TENSOR))
+    assert np.array_equal(store.open_tensor(SHA256), record.TENSOR)
+    monkeypatch.setattr(copies, "ABANDONED_SECONDS", -1.0)
+    assert [item.sha256 for item in store.abandoned_uploads()] == [SHA256]
 
 
 def test_of_a_result_that_was_never_published_nothing_is_seen(store: Store) -> None:

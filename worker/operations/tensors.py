@@ -202,15 +202,15 @@ class TensorOperations:
         if sha256 is not None:
             self.remove_content(sha256)
 
-    def remove_content(self, sha256: str) -> None:
-        """Remove stored bytes unless a record refers to them."""
-        self._store.remove_tensor(sha256, self._records.is_content_unused)
+    def remove_content(self, sha256: str) -> bool:
+        """Remove stored bytes unless a record refers to them; return whether they were removed."""
+        return self._store.remove_tensor(sha256, self._records.is_content_unused)
 
     def remove_abandoned_uploads(self) -> int:
         """Remove uploads that were interrupted and bytes that have no record; return how many there were."""
         abandoned = self._store.abandoned_uploads()
         for item in abandoned:
-            if item.sha256 is not None:
-                self.remove_content(item.sha256)
-            self._store.remove_leftover(item)
+            sha256 = item.sha256
+            if sha256 is None or self.remove_content(sha256) or not self._records.is_content_unused(sha256):
+                self._store.remove_leftover(item)  # else a live upload of the same bytes may still fail: look again
         return len(abandoned)

@@ -275,7 +275,7 @@ def holds_files(root: Path) -> bool:
     for path in _entries(root / "tensors"):
         if path.suffix == ".npy" and len(path.stem) == 64 and path.stem not in marked:
             return True
-        if (path / "manifest.json").exists() and not any(path.glob("pin-*")):
+        if any(path.glob("manifest*.json")) and not any(path.glob("pin-*")):
             return True
     return any(not path.name.startswith(".") for path in _entries(root / "jobs"))
 

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from sparse_ncp.solvers.runtime import OnProgress, Scan
 from sparse_ncp.worker.errors import NotFound
 from sparse_ncp.worker.store.blobs import Blobs, Disk, OpenFile, StoredItem
+from sparse_ncp.worker.store.copies import IsUnused
 from sparse_ncp.worker.store.job_files import JobFiles
 from sparse_ncp.worker.store.manifests import withdraw
-from sparse_ncp.worker.store.tensors import REMOVAL, IsUnused, Tensors, Upload
+from sparse_ncp.worker.store.tensors import Tensors, Upload
 
 JOB_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
@@ -86,7 +87,7 @@ class Store:
 
     def remove_tensor(self, sha256: str, is_unused: IsUnused) -> bool:
         """Remove the bytes unless a record names them, or an upload that is adding its record."""
-        return self._tensors.remove(sha256, is_unused)
+        return self._tensors.copies.remove(sha256, is_unused)
 
     # Jobs
 
@@ -124,7 +125,7 @@ class Store:
             if blob.name.startswith("uploads/"):
                 digest = blob.name.rpartition(".")[2]  # of a marker, as uploads left them before there were pins
                 found.append(StoredItem(blob.name, blob.nbytes, digest if len(digest) == 64 else None))
-        return [*found, *self._tensors.abandoned()]
+        return [*found, *self._tensors.copies.abandoned()]
 
     def interrupted_writes(self) -> list[StoredItem]:
         """List unfinished files of jobs whose process died."""
@@ -140,8 +141,7 @@ class Store:
         """Remove an item that one of the three methods above has listed."""
         folder, *names = item.name.split("/")
         if folder == "tensors" and not names[-1].startswith("."):
-            if not item.name.endswith(REMOVAL):  # removing its tensor has settled that
-                self._blobs.delete(item.name)
+            self._blobs.delete(item.name)
         elif folder == "jobs" and not any(name.startswith(".") for name in names):
             withdraw(self._blobs, item.name)
             self._blobs.delete(item.name)

@@ -1,53 +1,35 @@
 """The tensors of a store: uploads, contents by their SHA-256, and notes about them.
 
-The bytes of an upload lie under a random name, `tensors/<token>.npy`. The manifest `tensors/<sha256>/manifest.json`
-publishes them, written by the first upload of these bytes; later ones find it and discard their own.
-
-A *pin*, `tensors/<sha256>/pin-<token>`, protects the bytes of an upload until its record is added. Deleting first moves
-the manifest to `removal.json`, and only then looks for pins and records: an upload that found the manifest before has
-its pin there already, and one that comes later publishes its own bytes.
+Equal bytes are stored once: `worker/store/copies.py` says how, whatever uploads and removals go on at the same time.
 """
 
 import hashlib
-import json
 import logging
 import math
-import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from types import TracebackType
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.runtime import OnProgress, Scan
 from sparse_ncp.worker.errors import BadTensor, CorruptFile, NotFound, StoreFull, StoreUnavailable
 from sparse_ncp.worker.store.blobs import Blob, Blobs, OpenFile, StoredItem
+from sparse_ncp.worker.store.copies import DIGEST, NOTES, PIN, Copies, IsUnused, read_small
 from sparse_ncp.worker.store.npy_validation import Facts, inspect, load_array, open_array
 from sparse_ncp.worker.store.verification import LEAST_BYTES, Verified, verify
 
 Answer = TypeVar("Answer")
-# Whether no record names the bytes with this SHA-256.
-IsUnused: TypeAlias = Callable[[str], bool]
-
-FORMAT = 1
-MANIFEST, REMOVAL, SUMMARY, ZEROS, VERIFIED, PIN = (
-    "manifest.json",
-    "removal.json",
-    "summary.json",
-    "zeros.json",
-    "verified.json",
-    "pin-",
-)
-TOKEN, DIGEST = re.compile(r"[0-9a-f]{16}"), re.compile(r"[0-9a-f]{64}")
-# A pin, or bytes without a manifest, of this age belongs to an upload whose process died.
-ABANDONED_SECONDS = 3600.0
+SUMMARY, ZEROS, VERIFIED = NOTES
 # A smaller chunk is hashed sooner than a thread is woken.
 LARGE_CHUNK = 1 << 18
 # How often to look again for a blob that is replaced or deleted meanwhile.
 TRIES = 20
+# How often to list the copies of a tensor that seems to be gone: a listing may miss one that replaces another.
+LOOKS = 3
 log = logging.getLogger("ncp.store")
 
 
@@ -63,6 +45,7 @@ class Tensors:
 
     def __init__(self, blobs: Blobs) -> None:
         self._blobs = blobs
+        self.copies = Copies(blobs)
 
     def upload(self) -> "Upload":
         """Receive a tensor."""
@@ -96,22 +79,13 @@ class Tensors:
         """
         if not DIGEST.fullmatch(sha256):
             raise NotFound("tensor content", sha256)
-        for name in (MANIFEST, REMOVAL):
-            published = self.read(f"tensors/{sha256}/{name}")
-            if published is not None:
-                found = json.loads(published)
-                return Content(found["blob"], found["nbytes"])
+        for _ in range(LOOKS):
+            for copy in self.copies.find_all(sha256):
+                if copy.manifests and copy.found_nbytes is not None:
+                    return Content(copy.blob, copy.nbytes)
         with suppress(FileNotFoundError):  # stored before there were manifests
             return Content(*self._blobs.stat(f"tensors/{sha256}.npy")[:2])
         return None
-
-    def read(self, name: str) -> bytes | None:
-        """Return a small blob; None if there is none."""
-        try:
-            with self._blobs.open(name) as file:
-                return file.read()
-        except FileNotFoundError:
-            return None
 
     def item(self, sha256: str) -> StoredItem | None:
         """Describe a tensor, with all that belongs to it; None if there is none."""
@@ -140,7 +114,7 @@ class Tensors:
         self._save_computed(sha256, ZEROS, content)
 
     def _computed(self, sha256: str, name: str) -> bytes | None:
-        digest, _, content = (self.read(f"tensors/{sha256}/{name}") or b"").partition(b"\n")
+        digest, _, content = (read_small(self._blobs, f"tensors/{sha256}/{name}") or b"").partition(b"\n")
         return content if hashlib.sha256(content).hexdigest().encode() == digest else None
 
     def _save_computed(self, sha256: str, name: str, content: bytes) -> None:
@@ -184,19 +158,18 @@ class Tensors:
         CorruptFile
             The bytes are no longer those that were uploaded.
         """
-        content = self.find(sha256)
         try:
-            blob = None if content is None else self._blobs.stat(content.blob)
-        except FileNotFoundError:
-            blob = None
-        if blob is None:
+            return self._open(sha256, lambda content: self._verify(sha256, content.blob, threads, on_progress))
+        except NotFound:
             return None
-        found = None
+
+    def _verify(self, sha256: str, name: str, threads: int | None, on_progress: OnProgress | None) -> Scan | None:
+        blob, found = self._blobs.stat(name), None
         if blob.nbytes < LEAST_BYTES:
             with self._blobs.open(blob.name) as file:
                 intact = hashlib.file_digest(file, "sha256").hexdigest() == sha256  # type: ignore[arg-type]
         else:
-            note = self.read(f"tensors/{sha256}/{VERIFIED}")
+            note = read_small(self._blobs, f"tensors/{sha256}/{VERIFIED}")
             remembered = None if note is None else Verified.from_bytes(note, sha256)
             if remembered is not None and remembered.holds_for(blob, valid_seconds):
                 return remembered.known
@@ -226,108 +199,6 @@ class Tensors:
         except (StoreFull, StoreUnavailable) as error:
             log.warning("tensor %s: its check was not noted, it will be repeated: %s", sha256, error)
 
-    # Publishing and removing
-
-    def publish(self, sha256: str, blob: str, nbytes: int) -> bool:
-        """Publish the bytes of an upload, unless the same bytes are published; return whether these were."""
-        folder = f"tensors/{sha256}"
-        manifest = json.dumps({"format": FORMAT, "sha256": sha256, "blob": blob, "nbytes": nbytes}).encode()
-        while not self._blobs.put_if_absent(f"{folder}/{MANIFEST}", manifest):
-            published = self.find(sha256)
-            if published is not None and published.blob == blob:
-                return True
-            with suppress(FileNotFoundError):
-                if published is not None and self._blobs.stat(published.blob).nbytes == nbytes:
-                    return False
-            stale = self.read(f"{folder}/{MANIFEST}")
-            if published is not None and stale is not None and json.loads(stale)["blob"] == published.blob:
-                self._blobs.delete(f"{folder}/{MANIFEST}")  # a power cut has brought it back without its bytes
-        self._delete_unversioned(sha256)
-        return True
-
-    def remove(self, sha256: str, is_unused: IsUnused) -> bool:
-        """Remove a tensor unless a record names it or an upload of the same bytes is adding one.
-
-        Parameters
-        ----------
-        sha256 : str
-            The tensor.
-        is_unused : callable
-            Called again once no further upload can rely on these bytes.
-
-        Returns
-        -------
-        bool
-            Whether it was removed.
-        """
-        folder = f"tensors/{sha256}"
-        begun = [blob for blob in self._blobs.list(f"{folder}/") if blob.name == f"{folder}/{REMOVAL}"]
-        if begun and begun[0].age_seconds < ABANDONED_SECONDS:
-            return False  # another process is removing it
-        if begun:
-            self._restore(sha256)
-        if not self._is_free(sha256, is_unused):
-            return False
-        manifest = self.read(f"{folder}/{MANIFEST}")
-        if manifest is not None:
-            if not self._blobs.put_if_absent(f"{folder}/{REMOVAL}", manifest):
-                return False
-            if self.read(f"{folder}/{MANIFEST}") != manifest:  # removed and published anew since it was read
-                self._blobs.delete(f"{folder}/{REMOVAL}")
-                return False
-            self._blobs.delete(f"{folder}/{MANIFEST}")
-            if not self._is_free(sha256, is_unused):
-                self._restore(sha256)
-                return False
-            self._blobs.delete(json.loads(manifest)["blob"])
-        self._delete_unversioned(sha256)
-        for name in (SUMMARY, VERIFIED, REMOVAL):
-            self._blobs.delete(f"{folder}/{name}")
-        return True
-
-    def _restore(self, sha256: str) -> None:
-        """Publish again what a removal has moved aside."""
-        folder = f"tensors/{sha256}"
-        moved = self.read(f"{folder}/{REMOVAL}")
-        if moved is not None and not self._blobs.put_if_absent(f"{folder}/{MANIFEST}", moved):
-            published = self.find(sha256)
-            if published is not None and published.blob != json.loads(moved)["blob"]:
-                self._blobs.delete(json.loads(moved)["blob"])  # an upload has published its own bytes
-        self._blobs.delete(f"{folder}/{REMOVAL}")
-
-    def _is_free(self, sha256: str, is_unused: IsUnused) -> bool:
-        """Whether no upload and no record relies on the bytes. Pins first: they end once the record is added."""
-        blobs = self._blobs.list(f"tensors/{sha256}/")
-        pins = [blob for blob in blobs if blob.name.rpartition("/")[2].startswith(PIN)]
-        return all(pin.age_seconds > ABANDONED_SECONDS for pin in pins) and is_unused(sha256)
-
-    def _delete_unversioned(self, sha256: str) -> None:
-        """Delete what was stored before there were manifests."""
-        for suffix in ("npy", "json", "verified"):
-            self._blobs.delete(f"tensors/{sha256}.{suffix}")
-
-    def abandoned(self) -> Iterator[StoredItem]:
-        """List pins and bytes of uploads that died, and removals that were not finished.
-
-        An item with a digest may be of bytes without a record: remove the tensor first, if it is unused.
-        """
-        tokens: list[Blob] = []
-        published: list[str] = []
-        for blob in self._blobs.list("tensors/"):
-            folder, _, name = blob.name.removeprefix("tensors/").rpartition("/")
-            if not folder and TOKEN.fullmatch(name.removesuffix(".npy")):
-                tokens.append(blob)
-            elif name in (MANIFEST, REMOVAL):
-                published.append(blob.name)
-            old = blob.age_seconds > ABANDONED_SECONDS
-            if old and DIGEST.fullmatch(folder) and (name.startswith(PIN) or name == REMOVAL):
-                yield StoredItem(blob.name, blob.nbytes, folder)
-        if len(tokens) > len(published):  # each manifest names bytes of its own
-            named = {json.loads(found)["blob"] for found in map(self.read, published) if found is not None}
-            for blob in tokens:
-                if blob.name not in named and blob.age_seconds > ABANDONED_SECONDS:
-                    yield StoredItem(blob.name, blob.nbytes)
-
 
 class Upload:
     """An upload, as a context manager. Bytes that were not kept are discarded at its end.
@@ -341,7 +212,8 @@ class Upload:
         self._token = secrets.token_hex(8)
         self._blob = f"tensors/{self._token}.npy"
         self._pin: str | None = None
-        self._published = False  # whether the manifest names our bytes
+        self._kept = False
+        self._published = False  # whether its own bytes are a copy of the tensor
         self._digest = hashlib.sha256()
         self._open = ExitStack()
 
@@ -411,29 +283,34 @@ class Upload:
             facts, found = inspect(tensor, threads)
             for step in steps:
                 step.result()
-        nbytes = self._writer.nbytes
-        self._published = self._tensors.publish(sha256, self._blob, nbytes)
-        if self._published:
-            self._tensors.remember(sha256, self._blobs.stat(self._blob), found)
+        self._published = self._tensors.copies.publish(sha256, self._token, self._writer.nbytes)
+        self._kept = True
+        merged = self._tensors.copies.merge(sha256)
+        if merged is None and self._tensors.find(sha256) is None:
+            raise StoreUnavailable("the upload took so long that its bytes were removed meanwhile")
+        if merged is not None and merged.blob == self._blob:
+            with suppress(FileNotFoundError):  # an equal upload has published its bytes meanwhile
+                self._tensors.remember(sha256, self._blobs.stat(self._blob), found)
         return sha256, facts
 
     def discard(self, is_unused: IsUnused) -> None:
         """Remove an upload that was kept, but whose record was refused."""
-        if self._pin is not None:
-            self._blobs.delete(self._pin)
-        self._tensors.remove(self.sha256, is_unused)
+        removed = self._tensors.copies.remove(self.sha256, is_unused, self._pin)
+        if self._pin is not None and (removed or not is_unused(self.sha256)):
+            self._blobs.delete(self._pin)  # else an equal upload relies on the bytes, and may fail as well
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._open:
-            kept = self._pin is not None and (self._published or kind is None)
-            if kept and kind is None and not self._published:
-                self._published = self._tensors.publish(self.sha256, self._blob, self._writer.nbytes)
+            if self._kept and kind is None and not self._published:
+                # No cost if its copy is usable still. If a removal has marked that, its own bytes take the place.
+                self._published = self._tensors.copies.publish(self.sha256, self._token, self._writer.nbytes)
+                self._tensors.copies.merge(self.sha256)
             if not self._published:
                 self._writer.abort()
                 self._blobs.delete(self._blob)
-            if self._pin is not None and (kind is None or not kept):
+            if self._pin is not None and (kind is None or not self._kept):
                 self._blobs.delete(self._pin)  # else cleanup finds out whether the bytes are needed
 
 

@@ -24,7 +24,7 @@ def leftovers(configuration: Configuration) -> list[Path]:
 
 
 def stored(configuration: Configuration) -> set[str]:
-    return {path.parent.name for path in (configuration.data / "tensors").glob("*/manifest.json")}
+    return {path.parent.name for path in (configuration.data / "tensors").glob("*/manifest-*.json")}
 
 
 def test_an_upload_answers_with_what_the_tensor_is(client: httpx.Client) -> None:
