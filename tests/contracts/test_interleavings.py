@@ -118,6 +118,7 @@ BEGINNINGS: dict[str, Callable[[World], None]] = {
         ("memory", "unused", ("first", "removal"), False, None),
         ("memory", "unused", ("first", "removal"), True, 2),
         ("memory", "unused", ("first", "removal", "other removal"), False, 2),
+        ("memory", "nothing", ("first", "removal"), False, None),
         ("memory", "nothing", ("first", "removal"), True, 2),
         ("memory", "nothing", ("first", "second"), False, 2),
         ("memory", "nothing", ("first", "second"), True, 1),
