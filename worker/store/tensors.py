@@ -159,11 +159,15 @@ class Tensors:
             The bytes are no longer those that were uploaded.
         """
         try:
-            return self._open(sha256, lambda content: self._verify(sha256, content.blob, threads, on_progress))
+            return self._open(
+                sha256, lambda content: self._verify(sha256, content.blob, threads, on_progress, valid_seconds)
+            )
         except NotFound:
             return None
 
-    def _verify(self, sha256: str, name: str, threads: int | None, on_progress: OnProgress | None) -> Scan | None:
+    def _verify(
+        self, sha256: str, name: str, threads: int | None, on_progress: OnProgress | None, valid_seconds: float
+    ) -> Scan | None:
         blob, found = self._blobs.stat(name), None
         if blob.nbytes < LEAST_BYTES:
             with self._blobs.open(blob.name) as file:
