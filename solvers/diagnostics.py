@@ -1,4 +1,4 @@
-"""Diagnostics of a result: where the model misses the tensor, which indices it leans on, whether components overlap.
+"""Diagnostics of a result: where the model misses the tensor, which indices it depends on, whether components overlap.
 
 Two passes over the tensor, in tiles and in the order of its memory or file: neither the model nor its residual is ever
 held whole. Outlying samples are looked for in a part of moderate size.
@@ -336,7 +336,7 @@ def _over_missing(found: _Statistics, observed: Booleans, model: Array, left: Ar
 
 
 def _below_each_other(tiles: Sequence[MatrixTile]) -> list[list[MatrixTile]]:
-    """Tiles of the same columns and of rows that follow each other, in about as many lists as threads may share."""
+    """Group tiles of the same columns and adjacent rows, in about as many lists as threads can share."""
     same: dict[int, list[MatrixTile]] = {}
     for tile in tiles:
         same.setdefault(tile.columns.start, []).append(tile)

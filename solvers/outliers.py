@@ -1,4 +1,4 @@
-"""Outlying samples: those that the other samples predict badly, and components that live in one sample.
+"""Outlying samples: those that the other samples predict badly, and components that are in one sample alone.
 
 A sample is left out, the loadings of the other modes are refitted to the rest, and the sample is fitted to them. Its
 error is compared with the median of all. The worst sample is taken out for good before the next is looked for, since it
@@ -40,7 +40,7 @@ GROUP = 1 << 18
 
 @dataclass(frozen=True)
 class Outlier:
-    """An outlying sample; `ratio` is its error when left out over the median at that moment."""
+    """An outlying sample; `ratio` is its error when left out, divided by the median at that step."""
 
     index: int
     ratio: float
@@ -80,7 +80,7 @@ class SampleDiagnostics:
     reason: str | None = None
 
     def renumbered(self, indices: Sequence[int], length: int, components: Sequence[int]) -> "SampleDiagnostics":
-        """Return them for a mode of which only these indices, and a model of which only these components, were seen."""
+        """Renumber samples and components found in a part, given its indices of the mode and its components."""
         left_out: list[float | None] = [None] * length
         for index, ratio in zip(indices, self.left_out, strict=True):
             left_out[index] = ratio

@@ -300,7 +300,7 @@ class Settings(BaseModel):
 
     @classmethod
     def from_stored(cls, fields: Mapping[str, Any]) -> Self:
-        """Restore settings that were saved by this or an older version; fields that they lack were off then."""
+        """Restore settings that were saved by this or an older version; fields that they lack are off."""
         plain = cls.model_validate({"diagnose": False, **fields, "preset": None})
         return plain.model_copy(update={"preset": fields.get("preset")})
 

@@ -1,4 +1,4 @@
-"""Tensors with known factors: the paper's generators, for any shape, the kind of its EEG tensors, and fluorescence."""
+"""Tensors with known factors: those of the paper for any shape, ones like its EEG data, and fluorescence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ def planted(shape: Sequence[int] = (1000, 100, 100), rank: int = 10, snr_db: flo
 
 
 def evoked(shape: Sequence[int] = (9, 71, 60, 42), rank: int = 20, noise: float = 0.1, seed: int = 0) -> Synthetic:
-    """The kind of the paper's EEG tensors: channel × frequency × time × subject, with smooth blobs in all but the last.
+    """Make a tensor like the paper's EEG data: channel × frequency × time × subject, smooth in all but the last.
 
     `noise` is its norm relative to the signal's. For the third-order form, `merge_modes` joins frequency and time.
     """

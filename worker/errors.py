@@ -103,7 +103,7 @@ class NoDiagnostics(Exception):
 
 
 class NoStability(Exception):
-    """A job that ended without its stability."""
+    """A job that ended without an assessment of its stability."""
 
     def __init__(self, id: str, reason: str, remedy: str) -> None:
         super().__init__(f"job {id} has no stability: {reason}")

@@ -110,7 +110,7 @@ def url_of(socket: Path) -> str:
 
 
 def _started(command: Sequence[str], keep: Sequence[int], url: str) -> "subprocess.Popen[bytes] | None":
-    """Start Redis and return it once it answers; None if it ends or does not answer. It may load a log for any time."""
+    """Start Redis and return it once it answers; None if it ends or does not answer. Loading a log may take long."""
     import redis  # see launcher.py
     from redis.backoff import NoBackoff
     from redis.retry import Retry

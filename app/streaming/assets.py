@@ -118,7 +118,7 @@ def _answer(request: Request, asset: Asset, suffix: str, headers: Mapping[str, s
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """Whether Accept-Encoding names gzip, and not with a weight of zero."""
+    """Return whether Accept-Encoding names gzip, and not with a weight of zero."""
     for part in accepted.lower().split(","):
         coding, _, weight = part.partition(";")
         if coding.strip() == "gzip":

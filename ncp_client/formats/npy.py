@@ -49,7 +49,7 @@ class Header(NamedTuple):
 
 
 def recognises(start: bytes) -> bool:
-    """Whether a file begins as a `.npy` file does."""
+    """Return whether a file begins as a `.npy` file does."""
     return start.startswith(MAGIC)
 
 

@@ -42,7 +42,7 @@ def refusal(start: bytes) -> UnreadableFile:
 
 
 def _is_text(start: bytes) -> bool:
-    """Whether it has no control characters and is nearly all ASCII: a table may be in any encoding."""
+    """Return whether it has no control characters and is nearly all ASCII: a table may be in any encoding."""
     if any(byte < 32 and byte not in b"\t\n\r\f" for byte in start):
         return False
     return sum(byte > 126 for byte in start) <= len(start) / 10

@@ -1,4 +1,4 @@
-"""Warnings about a result that its diagnostics give rise to, each with a remedy that can be pasted."""
+"""Warnings that follow from the diagnostics of a result, each with a remedy that can be pasted."""
 
 from collections.abc import Callable, Iterator
 from typing import TypeAlias

@@ -37,7 +37,7 @@ def measure(tensor: TensorLike, problem: Problem, factors: Sequence[Array], erro
 
 
 def measure_from_scratch(tensor: TensorLike, problem: Problem, factors: Sequence[Array]) -> Score:
-    """Measure factors without a sweep before: one contraction gives the first mode's MTTKRP."""
+    """Measure factors that no sweep has updated: one contraction gives the first mode's MTTKRP."""
     mode, M = next(tensor.sweep(factors, tensor.first_contraction(factors)))
     G = next(tensor.observed.grams(factors, None))
     return measure(tensor, problem, factors, squared_error(tensor.norm, factors[mode], M, G.rows))

@@ -80,7 +80,7 @@ def single_phase(
 
 
 def is_single_precision_worthwhile(X: TensorLike, problem: Problem) -> bool:
-    """Whether to copy the tensor to float32: if required, or if it saves time and needs no more than compression."""
+    """Return whether to copy the tensor to float32: if required, or to save time in no more memory than compression."""
     if X.dtype != np.float64:
         return False
     if problem.settings.accelerate == "float32":
@@ -109,7 +109,7 @@ def _unfit_for_single(X: TensorLike, has_fixed: bool) -> str | None:
 
 
 def _is_in_range(factors: Sequence[Array]) -> bool:
-    """Whether the factors fit into the range of their precision."""
+    """Return whether the factors fit into the range of their precision."""
     try:
         check_overflow([column_sizes(A) for A in factors], factors[0].dtype)
     except OutOfRange:

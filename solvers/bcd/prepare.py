@@ -160,7 +160,7 @@ def prepare(inputs: RunInputs, pool: Threads) -> PreparedRun:
 
 
 def is_tensor_like(tensor: object) -> bool:
-    """Whether this is a `TensorLike`, not an array or a list."""
+    """Return whether this is a `TensorLike`, not an array or a list."""
     return hasattr(tensor, "first_contraction") and hasattr(tensor, "sweep")
 
 

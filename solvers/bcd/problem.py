@@ -87,7 +87,7 @@ class Problem:
 
     @property
     def tries_single(self) -> bool:
-        """Whether to begin with a copy in single precision, if the tensor allows it and nothing better is there."""
+        """Whether to begin with a copy in single precision, if the tensor allows it and there is nothing better."""
         return self.settings.accelerate in ("auto", "float32") and not self.is_one_block
 
     def penalty(self, factors: Sequence[Array]) -> float:
@@ -102,7 +102,7 @@ class Problem:
         return total
 
     def penalty_per_component(self, factors: Sequence[Array]) -> Float64:
-        """Σ αₙ/2 ‖a‖² + Σ βₙ ‖a‖₁ over the modes, for every component; of the plain l1 penalty."""
+        """Return Σ αₙ/2 ‖a‖² + Σ βₙ ‖a‖₁ over the modes for every component, for the plain l1 penalty."""
         from sparse_ncp.solvers.kernels.elementwise import squares_and_sums  # numba, see methods/hals.py
 
         total = np.zeros(factors[0].shape[1])
@@ -133,11 +133,11 @@ class Problem:
 
 
 def most_components(shape: Sequence[int], observed: int | None = None) -> int:
-    """Return how many components can be identified at most in a tensor of this shape.
+    """Return the largest number of components that can be identified in a tensor of this shape.
 
-    A component has Σ (Iₙ − 1) + 1 free numbers: more components than entries / that have more free numbers than there
-    are entries, so that infinitely many models fit alike. A matrix has no more components than its shorter side, which
-    leaves infinitely many models, too, but for what nonnegativity and sparsity decide.
+    A component has Σ (Iₙ − 1) + 1 free numbers. If all components together have more free numbers than the tensor has
+    entries, infinitely many models fit equally well. For a matrix the limit is its shorter side; even below it, only
+    nonnegativity and sparsity choose among infinitely many models.
     """
     if len(shape) == 2:
         return min(shape)

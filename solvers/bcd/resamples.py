@@ -1,4 +1,4 @@
-"""Fit a model again to samples that are drawn anew, from where it is: see `solvers.stability`."""
+"""Refit a model to resampled data, starting from the model itself: see `solvers.stability`."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -102,7 +102,7 @@ def assess_stability(
         if resolved is not None:
             weights = Weights(resolved.alpha, resolved.beta)
         elif settings.sparsity == "auto":
-            raise InvalidInput("sparsity", "is 'auto', which a fit decides", "give resolved=result.resolved")
+            raise InvalidInput("sparsity", "is 'auto', which only a fit can resolve", "give resolved=result.resolved")
         else:
             weights = weights_for(settings, X, settings.sparsity)
         whole = [np.asarray(A, np.float64)[own] for A, own in zip(factors, exclusion.kept, strict=True)]

@@ -221,9 +221,9 @@ def _rival_starts(state: State) -> list[int]:
 
 
 def _every_component_is_zero(state: State, problem: Problem) -> str:
-    """Say why every component is zero, and from which beta on one would not be.
+    """Explain why every component is zero, and below which beta one would not be.
 
-    Zero is the best answer if and only if no single component lowers the objective, which a fit of one decides.
+    Zero is the best answer if and only if no single component lowers the objective; a fit of one component shows it.
     """
     largest, order = state.largest_beta, len(state.factors)
     if largest is None:  # the run was ended before that was tried

@@ -70,7 +70,7 @@ class Search:
         return self.starts > 1 and self.stage != "final"
 
     def pass_over(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-        """Return the starts that do not go on, with these; their factors are kept in single precision."""
+        """Add starts to those that were passed over; their factors are kept in single precision."""
         with np.errstate(over="ignore"):  # what became infinite is unlike any other
             single = [tuple(A.astype(np.float32, copy=False) for A in one.factors) for one in candidates]
         return (*self.passed_over, *(Candidate(one.outcome, A) for one, A in zip(candidates, single, strict=True)))

@@ -210,7 +210,7 @@ class State:
         return replace(self, history=self.history.with_last_seconds(seconds), enforce_after_iteration=enforce_after)
 
     def on_this_machine(self) -> "State":
-        """Return the state as this machine goes on with it; where that is one of another kind, a note says so."""
+        """Return the state to continue with on this machine, with a note if another kind of machine saved it."""
         here = machine_signature()
         if self.machine == here:
             return self

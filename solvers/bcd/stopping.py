@@ -16,8 +16,8 @@ CYCLE = 20
 def stop_reason(state: State, noise: float = 0.0, monotone: bool = False) -> StopReason | None:
     """Return why the run ends here, or None. Changes count in every phase, but an exact sweep comes last.
 
-    A change of the objective up to `noise`, that of rounding, counts as none. `monotone` methods have converged, too,
-    where rounding alone moves the objective; so has any in single precision, which ends that phase and not the run.
+    A change of the objective up to `noise`, that of rounding, counts as none. A `monotone` method has also converged
+    if only rounding moves the objective. So has any method in single precision; that ends the phase, not the run.
     `max_seconds` holds after `state.enforce_after_iteration`.
     """
     stop, segment_start = state.settings.stop, state.search.segment_start if state.search else 0
@@ -40,12 +40,12 @@ def limit_reached(state: State) -> StopReason | None:
 
 
 def has_flattened(objective: Sequence[float], tolerance: float, patience: int, noise: float) -> bool:
-    """Whether each of the last `patience` relative changes was below the tolerance, or below the noise of rounding."""
+    """Return whether each of the last `patience` relative changes was below the tolerance or the noise of rounding."""
     return _are_small(_latest(objective, patience), tolerance, patience, noise)
 
 
 def _has_converged(state: State, segment_start: int, switched: int, noise: float) -> bool:
-    """Whether each of the last `patience` sweeps of a segment changed less than the tolerance, with one exact at least.
+    """Return whether the last `patience` sweeps of a segment, one exact at least, changed less than the tolerance.
 
     At the end of a phase its factors are measured again, on the tensor itself. That change does not count.
     """
@@ -72,7 +72,7 @@ def _latest(values: Sequence[float], count: int) -> list[Change]:
 
 
 def _only_rounding_is_left(stop: Stop, objective: Sequence[float], noise: float) -> bool:
-    """Whether an objective that only rounding can raise has risen, and is no lower than some sweeps before.
+    """Return whether an objective that only rounding can raise has risen, and is no lower than some sweeps before.
 
     In single precision such a cycle can be wider than the tolerance and would never end.
     """

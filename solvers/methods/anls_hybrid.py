@@ -1,7 +1,7 @@
-"""Alternating nonnegative least squares, exact where a mode is short: not of the paper.
+"""Alternating nonnegative least squares, exact in short modes. It is not in the paper.
 
-Exact steps make few sweeps, but on a mode of thousands of rows they cost more than the sweep around them. There a few
-passes of HALS take their place: they come close to the minimiser, and the sweeps hardly become more.
+Exact updates need few sweeps, but in a mode with thousands of rows one costs more than the rest of the sweep. There, a
+few passes of HALS replace it: they come close to the minimiser, and hardly more sweeps are needed.
 """
 
 from sparse_ncp.solvers.block import Block, Memory

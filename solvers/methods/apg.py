@@ -47,7 +47,7 @@ def _steps(A: Float64, block: Block, memory: Memory, extrapolate: bool) -> tuple
 
 
 def _row_bounds(Q: Float64, L: float) -> Float64:
-    """No less than ‖Qᵢ‖₂ for each of I × R × R nonnegative matrices, and L at most: an L per row takes longer steps.
+    """Return bounds of at most L on ‖Qᵢ‖₂ for I × R × R nonnegative matrices: one per row allows longer steps.
 
     For any v > 0 the norm is at most the largest entry of (Qᵢ v) / v; after a few power iterations, that is nearly it.
     """

@@ -1,4 +1,4 @@
-"""Advice of a choice: how many components there are, never a number alone, but with the evidence and how sure it is."""
+"""Advice of a choice: the number of components, with the evidence for it and how sure it is."""
 
 import math
 from collections.abc import Iterator, Sequence

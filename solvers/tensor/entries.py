@@ -17,7 +17,7 @@ TILE = 1 << 16
 
 
 class Entries:
-    """The entries of a tensor as they lie in memory, read as a matrix in tiles or box by box, with what is missing.
+    """The entries of a tensor in memory order, read in tiles of a matrix or box by box, and which are missing.
 
     An entry is missing where it is no number, or where `mask` (true: observed; each mode's length or 1) is false.
     """

@@ -96,7 +96,7 @@ class Exclusion:
         return whole
 
     def is_view(self, tensor: NDArray[Any]) -> bool:
-        """Whether the kept entries lie together in memory: all that is left out is at the ends of the slowest mode."""
+        """Return whether the kept entries are contiguous: only ends of the slowest mode are left out."""
         slowest = tensor.ndim - 1 if _is_reversed(tensor) else 0
         own = self._kept_in(slowest, tensor.shape[slowest])
         return bool(own[-1] - own[0] + 1 == len(own)) and all(

@@ -25,7 +25,7 @@ class Partial:
     used: Sequence[Array]
 
     def is_of(self, modes: Modes, used: Sequence[Array]) -> bool:
-        """Whether it is the contraction with these very arrays; factors are replaced, never changed."""
+        """Return whether it is the contraction with these very arrays; factors are replaced, never changed."""
         return self.modes == modes and all(ours is theirs for ours, theirs in zip(self.used, used, strict=True))
 
 

@@ -38,7 +38,7 @@ def working_precision(tensor: NDArray[Any], precision: Precision | None) -> np.d
 
 
 def is_copied(tensor: NDArray[Any], precision: Precision | None) -> bool:
-    """Whether the tensor must be copied, because of its type, its byte order, or because it is not contiguous."""
+    """Return whether the tensor must be copied: for its type, its byte order, or because it is not contiguous."""
     contiguous = tensor.flags.c_contiguous or tensor.flags.f_contiguous
     return not contiguous or tensor.dtype != working_precision(tensor, precision)
 
@@ -126,7 +126,7 @@ def prepare_tensor(
 
 
 def is_masked_out(tensor: NDArray[Any], exclusion: Exclusion, precision: Precision | None) -> bool:
-    """Whether to mask what is excluded in the whole tensor, because a copy of the rest would not fit into memory."""
+    """Return whether to mask excluded indices in the whole tensor: a copy of the rest would not fit into memory."""
     entries = np.ma.getdata(tensor)
     if not exclusion or is_copied(entries, precision) or exclusion.is_view(tensor):
         return False
@@ -147,7 +147,7 @@ def _missing_entries(
     empty = {mode: indices for mode, indices in empty.items() if indices}
     if empty:
         problem = f"{describe_indices(empty)} no observed entry"
-        raise InvalidInput("tensor", problem, f"leave out what has none: {exclude_with(exclusion.by_mode(), empty)}")
+        raise InvalidInput("tensor", problem, f"leave these indices out: {exclude_with(exclusion.by_mode(), empty)}")
     return MissingEntries(mask, RowGrams(mask, modes, pattern, threads))
 
 

@@ -295,7 +295,7 @@ def _unread_problems(
         if unread:
             empty[mode + 1] = unread
     if empty:
-        remedy = f"leave out what has none: {exclude_with(exclusion.by_mode(), empty)}"
+        remedy = f"leave these indices out: {exclude_with(exclusion.by_mode(), empty)}"
         yield InvalidInput("tensor_id", f"{describe_indices(empty)} no observed entry", remedy)
 
 

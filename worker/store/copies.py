@@ -145,7 +145,7 @@ class Copies:
         return True
 
     def _is_free(self, sha256: str, is_unused: IsUnused, own_pin: str | None) -> bool:
-        """Whether no upload and no record relies on the bytes. Pins first: they end once the record is added."""
+        """Return whether no upload and no record relies on the bytes. Pins first: they end once the record is added."""
         blobs = self._blobs.list(f"tensors/{sha256}/")
         pins = [blob for blob in blobs if _is_pin(blob.name) and blob.name != own_pin]
         return all(pin.age_seconds > ABANDONED_SECONDS for pin in pins) and is_unused(sha256)

@@ -31,7 +31,7 @@ PER_COMPONENT = ("replicability", "split_half")
 
 
 class Model(NamedTuple):
-    """Factors, and what explains them: plain values and small arrays by name. `axes` and `settings` are JSON.
+    """Factors with their description: plain values and small arrays by name. `axes` and `settings` are JSON.
 
     `bands` are the lower and upper bounds of factors, by names such as lower_A2.
     """
@@ -42,7 +42,7 @@ class Model(NamedTuple):
 
     @property
     def named_factors(self) -> dict[str, Any]:
-        """The factors under the names of their files: A1, A2 and so on; then their bands."""
+        """Name the factors as their files, A1, A2 and so on, then their bands."""
         return {**{f"A{mode}": A for mode, A in enumerate(self.factors, start=1)}, **self.bands}
 
     @property
@@ -53,7 +53,7 @@ class Model(NamedTuple):
 
 
 def read_model(file: BinaryIO) -> Model:
-    """Read a file `factors.npz`; one of an older version has nothing but its factors."""
+    """Read a file `factors.npz`; one of an older version contains factors alone."""
     arrays = read_npz(file)
     names = [name for name in arrays if FACTOR.fullmatch(name)]
     bands = {name: arrays[name] for name in arrays if BAND.fullmatch(name)}
@@ -104,7 +104,7 @@ def export(model: Model, asked: Export) -> bytes:
 
 
 def fits(factors: Iterable[Array]) -> bool:
-    """Whether a .mat or NetCDF file can hold them."""
+    """Return whether a .mat or NetCDF file can hold them."""
     return all(A.nbytes < LARGEST_VARIABLE for A in factors)
 
 
@@ -115,7 +115,7 @@ def to_npz(model: Model) -> bytes:
 
 
 def to_mat(model: Model) -> bytes:
-    """For MATLAB: numbers are doubles, lists are columns, labels a structure."""
+    """Write a file for MATLAB: numbers are doubles, lists are columns, labels a structure."""
     # Takes a third of a second to load: only a process that writes such a file should pay for it.
     import scipy.io
 
@@ -132,7 +132,7 @@ def to_mat(model: Model) -> bytes:
 
 
 def to_csv(model: Model) -> bytes:
-    """A zip archive: a table per mode, the components with their weights, and what explains them as JSON."""
+    """Write a zip archive: a table per mode, the components with their weights, and a description as JSON."""
     names = ("components", "weights", *(name for name in PER_COMPONENT if name in model.about))
     components = zip(*(model.about[name].tolist() for name in names), strict=True)
     about = {
@@ -153,7 +153,7 @@ def to_csv(model: Model) -> bytes:
 
 
 def _table(model: Model, mode: int, band: Array | None = None) -> bytes:
-    """One factor or band, a row per index, which is the label or counts from 0. Numbers in full."""
+    """Return one factor or band as CSV: a row per index, named by its label or counted from 0, with all digits."""
     A, axes = model.factors[mode - 1] if band is None else band, model.axes
     axis = axes[mode - 1] if axes else None
     unit = f" ({axis.unit})" if axis and axis.unit else ""
@@ -171,7 +171,7 @@ def _csv(rows: Iterable[Iterable[object]]) -> bytes:
 
 
 def to_netcdf(model: Model) -> bytes:
-    """NetCDF 3: dimensions named by the labels, coordinates where there are labels, the rest as attributes."""
+    """Write NetCDF 3: dimensions named by the labels, coordinates where there are labels, the rest as attributes."""
     import scipy.io
 
     if not len(model.about["components"]):
@@ -207,7 +207,7 @@ def to_netcdf(model: Model) -> bytes:
 
 
 def _dimensions(axes: Sequence[Axis] | None, order: int) -> list[str]:
-    """Their names, as NetCDF allows them: ASCII, and different from each other and from the variables."""
+    """Return names that NetCDF allows for dimensions: ASCII, unique, and not those of variables."""
     modes = range(1, order + 1)
     if not axes:
         return [f"mode{mode}" for mode in modes]
@@ -224,7 +224,7 @@ def _dimensions(axes: Sequence[Axis] | None, order: int) -> list[str]:
 
 
 def _coordinate(file: Any, name: str, axis: Axis) -> None:
-    """The labels as a variable with the name of its dimension: numbers, or text as rows of characters."""
+    """Write the labels as a variable with the name of its dimension: numbers, or text as rows of characters."""
     if axis.is_text:
         encoded = np.array([str(value).encode() for value in axis.values])
         characters = encoded.view("S1").reshape(len(encoded), -1)

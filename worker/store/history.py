@@ -72,7 +72,7 @@ def write(blobs: Blobs, folder: str, rows: Sequence[Progress], changes: Sequence
 
 
 def is_complete(blobs: Blobs, folder: str) -> bool:
-    """Whether the history is published."""
+    """Return whether the history is published."""
     return read_manifest(blobs, f"{folder}/history") is not None
 
 

@@ -73,7 +73,7 @@ class JobFiles:
         return self.save_study_checkpoint(fence, state.iteration, state.to_bytes())
 
     def save_study_checkpoint(self, fence: int, place: int, content: bytes) -> str:
-        """Save the state of another task as bytes, at a place that grows from one checkpoint to the next."""
+        """Save the state of a study's task; `place` must grow from one checkpoint to the next."""
         name = f"checkpoint-{fence}-{place}-{sha256(content).hexdigest()[:16]}"
         publish(self._blobs, f"{self._root}/{name}", [(STATE, content)], {"iteration": place})
         return name

@@ -45,13 +45,13 @@ class Verified:
         return None if blob.version is None else cls(blob.name, blob.version, time.time(), machine_signature(), found)
 
     def holds_for(self, blob: Blob, valid_seconds: float) -> bool:
-        """Whether the blob need not be read again: it has not changed, and the check is not too long ago."""
+        """Return whether the blob need not be read again: it has not changed, and was checked recently enough."""
         same = (blob.name, blob.version) == (self.blob, self.version)
         return same and 0 <= time.time() - self.checked_at < valid_seconds
 
     @property
     def known(self) -> Scan | None:
-        """The result of a scan, to the last bit; None if another kind of machine made it."""
+        """The result of the scan, exact to the last bit; None if another kind of machine made it."""
         return self.scan if self.machine == machine_signature() else None
 
     def to_bytes(self, sha256: str) -> bytes:

@@ -23,7 +23,7 @@ def get_diagnostics(job_id: str, owner: Owner, models: Models) -> Response:
 
 @router.get("/stability", response_model=JobStability, responses=error_responses(404, 409))
 def get_stability(job_id: str, owner: Owner, models: Models) -> Response:
-    """How well each component is found again in other samples, and a band of 5 to 95 % for every loading."""
+    """Get how well each component is found again in other samples, and a band of 5 to 95 % for every loading."""
     return Response(models.stability(owner, job_id), media_type=JSON)
 
 

@@ -53,7 +53,7 @@ def starting_factors(
 
 
 def is_from_singular_vectors(tensor: TensorLike, settings: Settings, start: int) -> bool:
-    """Whether a start is made by NNDSVD: the first if the settings say so, else the second of a small tensor."""
+    """Return whether a start is made by NNDSVD: the first if the settings say so, else the second of a small tensor."""
     if settings.init == "nndsvd":
         return start == 1
     return start == 2 and tensor.has_gram_times and math.prod(tensor.shape) <= SVD_MOST_ENTRIES
@@ -102,9 +102,9 @@ def nndsvd(
 ) -> dict[int, Float64]:
     """NNDSVD: nonnegative parts of the leading left singular vectors of the unfoldings of these modes, each I_n × R.
 
-    Neither an unfolding nor its dense SVD is ever formed. Of each vector the sign is kept whose part, together with the
-    right vector's, is larger. Where the unfolding has no vector left (R beyond its rank), the column of the mode's
-    fallback stays, made small.
+    Neither an unfolding nor its dense SVD is ever formed. Each pair of singular
+    vectors is taken with the sign for which the nonnegative parts are larger. If the unfolding has too few (R exceeds
+    its rank), the column of the mode's fallback is used, scaled down.
     """
     bases = dict[int, Float64]()
     for mode, fallback in fallbacks.items():
@@ -184,7 +184,7 @@ def _take_initial(
 ) -> list[Float64]:
     """Check the caller's factors, all of the same rank, and return them in double precision and of the settings' rank.
 
-    Of more components the strongest are kept; to fewer, weak random ones are added.
+    If there are more components, the strongest are kept; if there are fewer, weak random ones are added.
     """
     if len(initial) != len(shape):
         raise InvalidInput("initial", f"has {len(initial)} factors", f"give {len(shape)}, one per mode")

@@ -58,11 +58,11 @@ def regrow(
     threads: Threads,
     thorough: bool = True,
 ) -> Regrowth | None:
-    """Fill the dead columns, all at once, or if none of those pays with a single one; None if nothing lowers O.
+    """Fill the dead columns, all at once or else with a single component; None if nothing lowers O.
 
-    A single one that need not share the residual may pay where several do not; it is tried if `thorough`, and where
-    the model is zero. There it is fitted well: zero is the global minimum if and only if no single component lowers O.
-    `key` makes the random numbers.
+    A single component has the residual to itself, so it may lower O where several do not. It is tried if `thorough`,
+    and where the model is zero. There it is fitted well, since zero is the global minimum if and only if no single
+    component lowers O. `key` seeds the random numbers.
     """
     dead = dead_components(X, factors)
     count = int(dead.sum())

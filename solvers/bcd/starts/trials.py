@@ -1,4 +1,4 @@
-"""Trial starts: several short runs, the lowest of which goes on; and components put back on the way.
+"""Trial starts: several short runs, of which the lowest continues; lost components are put back on the way.
 
 Which local minimum a run ends in depends on its start far more than on β, and components die early. So a run with the
 recommended settings begins with several starts of a few dozen sweeps. Each puts lost components back whenever its
@@ -61,7 +61,7 @@ def search_for(problem: Problem, initial: object) -> Search | None:
 
 
 def most_finalists(starts: int | None, every: bool) -> int:
-    """Return how many of the starts, None for the recommended number of them, are kept at once at most."""
+    """Return the largest number of starts that are kept at once; `starts` is None for the recommended number."""
     starts = STARTS if starts is None else starts
     return starts if every else max(1, round(starts / STARTS_PER_FINALIST))
 
@@ -89,7 +89,7 @@ def start_trial(X: TensorLike, problem: Problem, state: State) -> State:
 
 
 def is_below_threshold(X: TensorLike, problem: Problem, state: State) -> bool:
-    """Whether the current start is so small that β would remove components at once.
+    """Return whether the current start is so small that β would remove components at once.
 
     NNDSVD gives every mode the root of a component's weight, so the product is far too small.
     """
@@ -152,7 +152,7 @@ def _restarted(state: State, search: Search, factors: Sequence[Array], objective
 
 
 def _has_ended(state: State, search: Search, noise: float) -> bool:
-    """Whether the objective has flattened in the current segment, or the segment has reached its limit."""
+    """Return whether the objective has flattened in the current segment, or the segment has reached its limit."""
     stop, segment = state.settings.stop, SEGMENTS[search.stage]
     objective = state.history.objective[search.segment_start - 1 :]
     if search.stage == "finalist" and search.every:

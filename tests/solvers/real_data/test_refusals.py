@@ -29,7 +29,7 @@ def spoiled(index: Any, entry: float = np.nan) -> Any:
 def test_all_indices_without_an_observed_entry_are_named(layout: Any) -> None:
     error = refusal(layout(spoiled((slice(None), 4))))
     assert (error.field, error.problem) == ("tensor", "index 4 of mode 2 has no observed entry")
-    assert error.remedy == 'leave out what has none: exclude={"2": [4]}'
+    assert error.remedy == 'leave these indices out: exclude={"2": [4]}'
     tensor = spoiled(([2, 5],))
     tensor[:, 1] = np.nan
     several = refusal(layout(tensor))
