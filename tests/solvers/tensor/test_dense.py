@@ -142,7 +142,7 @@ def test_a_memory_map_is_used_where_it_lies(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", [np.ascontiguousarray, np.asfortranarray])
 @pytest.mark.parametrize("method", ["mu", "hals", "apg", "anls-bpp"])
 def test_a_contiguous_tensor_is_never_copied_and_the_estimate_holds(form: Layout, method: str) -> None:
-    X = form(np.random.default_rng(4).random((120, 110, 100)))
+    X = form(np.random.default_rng(4).random((190, 180, 150)))
     settings = Settings(rank=5, method=method, stop={"max_iterations": 3})
     estimate = estimate_memory(X, settings)
     assert estimate.copy == 0

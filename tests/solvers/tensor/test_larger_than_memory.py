@@ -18,6 +18,7 @@ from sparse_ncp.solvers.tensor.compressed import compress
 from sparse_ncp.solvers.tensor.dense import Tensor
 from sparse_ncp.solvers.tensor.gemm import out_of_core
 from sparse_ncp.solvers.tensor.gemm.blocks import Blocks, Split
+from sparse_ncp.solvers.tensor.gemm.codegen import VECTOR_BYTES
 from sparse_ncp.solvers.tensor.gemm.out_of_core import contiguous_runs, memory_bytes
 from sparse_ncp.solvers.tensor.gemm.skinny import gemm_for
 from sparse_ncp.solvers.tensor.protocol import Positive
@@ -27,7 +28,7 @@ from tests.solvers.problems import start
 
 SHAPES = [(40, 30, 20), (9, 400, 33), (3, 20_000), (20_000, 3), (7, 6, 5, 40, 4)]
 Order = Literal["C", "F"]
-OneOrTheOther = pytest.mark.parametrize("order", ["C", "F"])
+needs_vectors = pytest.mark.skipif(VECTOR_BYTES is None, reason="without AVX2 or NEON, BLAS reads from a memory map")
 
 
 @pytest.fixture
@@ -77,6 +78,7 @@ def without_samples(found: Diagnostics | None) -> Diagnostics:
     return replace(found, samples=None)
 
 
+@needs_vectors
 @pytest.mark.usefixtures("any_system")
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", SHAPES)
@@ -132,6 +134,7 @@ def by_a_mask(X: NDArray[Any]) -> dict[str, Any]:
     return {"mask": np.random.default_rng(1).random((1, *X.shape[1:])) < 0.9}
 
 
+@needs_vectors
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(40, 30, 20), (9, 400, 33), (7, 6, 5, 40, 4)])
 @pytest.mark.parametrize("gaps", [scattered, in_a_band, by_a_mask])
@@ -159,6 +162,7 @@ def test_a_file_with_missing_entries_is_read_as_seldom_and_gives_the_bits_of_an_
     assert sum(little_memory) <= (3 + 2 * 4 + 1 + 1) * X.nbytes
 
 
+@needs_vectors
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize(
     ("lengths", "reads"),
@@ -193,6 +197,7 @@ def test_singular_vectors_take_two_reads_per_product_of_the_slowest_mode_and_one
     assert sum(little_memory) == reads * X.nbytes
 
 
+@needs_vectors
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_singular_vectors_take_a_few_slabs_and_factors(
@@ -217,6 +222,7 @@ def test_singular_vectors_take_a_few_slabs_and_factors(
     assert peak < slabs + (dense.GROUPS + 8) * basis + 4 * dense.TILE * 8 * 2 < mapped.nbytes / 4
 
 
+@needs_vectors
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("many", [0, 1 << 30])
 @pytest.mark.parametrize("shape", [*SHAPES, (90, 20, 30), (2, 30, 900)])
@@ -244,6 +250,7 @@ def test_a_mode_is_unfolded_as_its_definition_says_however_it_is_read(
             np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9 * abs(theirs).max())
 
 
+@needs_vectors
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("shape", [(40, 30, 20), (9, 400, 33), (7, 6, 5, 40, 4)])
 def test_a_sketch_takes_four_reads(
@@ -261,6 +268,7 @@ def test_a_sketch_takes_four_reads(
     assert sum(little_memory) == 4 * X.nbytes
 
 
+@needs_vectors
 def test_a_part_of_a_map_is_read_from_its_own_place(tmp_path: Path, little_memory: list[int]) -> None:
     X = np.random.default_rng(0).random((50, 40, 30))
     np.save(tmp_path / "x.npy", X)
@@ -272,6 +280,7 @@ def test_a_part_of_a_map_is_read_from_its_own_place(tmp_path: Path, little_memor
     assert sum(little_memory) == part.nbytes
 
 
+@needs_vectors
 def test_a_file_that_was_cut_short_ends_the_run_with_an_error(tmp_path: Path, little_memory: list[int]) -> None:
     np.save(tmp_path / "x.npy", np.ones((50, 40, 30)))
     blocks = Blocks(np.load(tmp_path / "x.npy", mmap_mode="r"), Split(0, 1))
