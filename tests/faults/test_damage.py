@@ -41,8 +41,12 @@ def test_a_damaged_checkpoint_costs_time_and_nothing_else(
         assert len(found) == 2
         whole = [iteration_of(path) for path in found[damaged:]]
         with worker(configuration):
-            assert backend.as_if_nothing_happened(job).attempt == 1
-        logged = f"resumes after iteration {whole[0]}" if whole else "its checkpoints are missing or damaged"
+            done = backend.as_if_nothing_happened(job)
+        assert done.attempt == 1
+        assert done.result is not None
+        restarted = "its checkpoints were missing or damaged, so the run started again from its seed"
+        assert (restarted in done.result.warnings) == (not whole)
+        logged = f"resumes after iteration {whole[0]}" if whole else restarted
         assert f"job {job.id}: {logged}" in capfd.readouterr().err
 
 

@@ -139,11 +139,12 @@ class Attempt:
         return state
 
     def _note_unusable_checkpoint(self, name: str) -> None:
-        """Log why the run starts again. After an upgrade say so in the result too: its last digits may differ."""
+        """Warn, in the log and in the result, that the run starts again, and why."""
         if self._retry(lambda: self._files.study_checkpoint(name)) is None:
-            log.warning("job %s: its checkpoints are missing or damaged, it starts again", self._claim.job_id)
-            return
-        note = "its checkpoint was written by another version of sparse-ncp, so the run started again from its seed"
+            reason = "its checkpoints were missing or damaged"
+        else:
+            reason = "its checkpoint was written by another version of sparse-ncp"
+        note = f"{reason}, so the run started again from its seed"
         log.warning("job %s: %s", self._claim.job_id, note)
         self._notes = (note,)
 
