@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from benchmarks.report import machine, markdown
 from sparse_ncp.solvers import Settings, assess_stability, solve
-from sparse_ncp.solvers.stability import aligned_with
+from sparse_ncp.solvers.diagnostics.stability import aligned_with
 from sparse_ncp.solvers.tensor.products import Float64
 
 OUTPUT = Path(__file__).with_name("stability.md")

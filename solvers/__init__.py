@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from sparse_ncp.solvers.bcd.resamples import assess_stability
     from sparse_ncp.solvers.bcd.result import Result
     from sparse_ncp.solvers.bcd.state import Clock, History, State
-    from sparse_ncp.solvers.diagnostics import Diagnostics, diagnose
+    from sparse_ncp.solvers.diagnostics.diagnose import Diagnostics, diagnose
+    from sparse_ncp.solvers.diagnostics.stability import Stability
     from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput
     from sparse_ncp.solvers.memory import MemoryEstimate, estimate_memory
     from sparse_ncp.solvers.methods import METHODS, Method
     from sparse_ncp.solvers.settings import Settings, Stop
-    from sparse_ncp.solvers.stability import Stability
     from sparse_ncp.solvers.tensor.threads import available_cores
     from sparse_ncp.solvers.tensor.validation import clip
     from sparse_ncp.solvers.zeros import ZeroFibres, find_zero_fibres
@@ -55,12 +55,12 @@ _MODULES = {
     "bcd.resamples": ("assess_stability",),
     "bcd.result": ("Result",),
     "bcd.state": ("Clock", "History", "State"),
-    "diagnostics": ("Diagnostics", "diagnose"),
+    "diagnostics.diagnose": ("Diagnostics", "diagnose"),
     "errors": ("AdviceWarning", "InvalidInput"),
     "memory": ("MemoryEstimate", "estimate_memory"),
     "methods": ("METHODS", "Method"),
     "settings": ("Settings", "Stop"),
-    "stability": ("Stability",),
+    "diagnostics.stability": ("Stability",),
     "tensor.threads": ("available_cores",),
     "tensor.validation": ("clip",),
     "zeros": ("ZeroFibres", "find_zero_fibres"),

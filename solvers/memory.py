@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from sparse_ncp.solvers.bcd.starts.initial import SVD_OVERSAMPLES
 from sparse_ncp.solvers.bcd.starts.trials import STARTS, most_finalists
-from sparse_ncp.solvers.diagnostics import LARGEST_CORE
-from sparse_ncp.solvers.outliers import MOST_ENTRIES
+from sparse_ncp.solvers.diagnostics.diagnose import LARGEST_CORE
+from sparse_ncp.solvers.diagnostics.outliers import MOST_ENTRIES
+from sparse_ncp.solvers.diagnostics.stability import SPLITS
 from sparse_ncp.solvers.settings import Settings
-from sparse_ncp.solvers.stability import SPLITS
 from sparse_ncp.solvers.tensor.compressed import sketch_bytes
 from sparse_ncp.solvers.tensor.dense import GROUPS, MANY_ENTRIES, SINGLE_BYTES, TILE
 from sparse_ncp.solvers.tensor.exclusion import Exclusion

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from sparse_ncp.solvers.bcd.starts.initial import check_fixed
     from sparse_ncp.solvers.bcd.state import NO_ROWS, Phase, PreparationStep, StopReason
     from sparse_ncp.solvers.bcd.weights import given_weights, per_mode
+    from sparse_ncp.solvers.diagnostics.stability import check_stability
     from sparse_ncp.solvers.machine import machine_signature
     from sparse_ncp.solvers.settings import (
         RECOMMENDED,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
         Whole,
         move_defaults,
     )
-    from sparse_ncp.solvers.stability import check_stability
     from sparse_ncp.solvers.tensor.exclusion import Exclusion, exclude_with, without_indices
     from sparse_ncp.solvers.tensor.gemm.out_of_core import contiguous_runs
     from sparse_ncp.solvers.tensor.products import Array, Float64, khatri_rao
@@ -162,7 +162,7 @@ _MODULES = {
         "Whole",
         "move_defaults",
     ),
-    "stability": ("check_stability",),
+    "diagnostics.stability": ("check_stability",),
     "tensor.products": ("Array", "Float64", "khatri_rao"),
     "tensor.scan": (
         "CHUNK",

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from sparse_ncp.solvers.diagnostics import Diagnostics, UnobservedDiagnostics
-from sparse_ncp.solvers.outliers import SampleDiagnostics
+from sparse_ncp.solvers.diagnostics.diagnose import Diagnostics, UnobservedDiagnostics
+from sparse_ncp.solvers.diagnostics.outliers import SampleDiagnostics
 from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.tensor.exclusion import exclude_with
 

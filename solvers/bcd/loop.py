@@ -17,7 +17,7 @@ from sparse_ncp.solvers.bcd.resamples import assess_stability
 from sparse_ncp.solvers.bcd.result import Resolved, Result
 from sparse_ncp.solvers.bcd.state import Clock, OnPrepare, PreparationStep, RunPhase, State
 from sparse_ncp.solvers.bcd.sweep import SweepStart, iterate, sweep_modes
-from sparse_ncp.solvers.diagnostics import diagnose
+from sparse_ncp.solvers.diagnostics.diagnose import diagnose
 from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.tensor.protocol import TensorLike
 from sparse_ncp.solvers.tensor.scan import Scan

@@ -23,9 +23,9 @@ from sparse_ncp.solvers.bcd.stopping import limit_reached
 from sparse_ncp.solvers.bcd.sweep import iterate, reason_to_stop
 from sparse_ncp.solvers.bcd.weights import Weights, missing_count, sparsity_above_noise, weights_for
 from sparse_ncp.solvers.block import Memory
+from sparse_ncp.solvers.diagnostics.stability import check_stability
 from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput
 from sparse_ncp.solvers.settings import Settings, Stop
-from sparse_ncp.solvers.stability import check_stability
 from sparse_ncp.solvers.tensor.exclusion import Exclusion, exclude_with
 from sparse_ncp.solvers.tensor.kept import KeptTensor
 from sparse_ncp.solvers.tensor.protocol import Gram, TensorLike

@@ -1,4 +1,4 @@
-"""Refit a model to resampled data, starting from the model itself: see `solvers.stability`."""
+"""Refit a model to resampled data, starting from the model itself: see `solvers.diagnostics.stability`."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -13,9 +13,15 @@ from sparse_ncp.solvers.bcd.state import State
 from sparse_ncp.solvers.bcd.sweep import iterate
 from sparse_ncp.solvers.bcd.weights import Weights, weights_for
 from sparse_ncp.solvers.block import Memory
+from sparse_ncp.solvers.diagnostics.stability import (
+    Stability,
+    check_stability,
+    half_weights,
+    resample_weights,
+    summarise,
+)
 from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.settings import Settings, Stop
-from sparse_ncp.solvers.stability import Stability, check_stability, half_weights, resample_weights, summarise
 from sparse_ncp.solvers.tensor.exclusion import Exclusion
 from sparse_ncp.solvers.tensor.products import Array, Float64
 from sparse_ncp.solvers.tensor.protocol import TensorLike

@@ -9,7 +9,8 @@ from sparse_ncp.solvers.bcd.problem import Problem, resolve
 from sparse_ncp.solvers.bcd.search import StartOutcome
 from sparse_ncp.solvers.bcd.state import NO_ROWS, History, State, StopReason
 from sparse_ncp.solvers.bcd.weights import beta_for
-from sparse_ncp.solvers.diagnostics import Diagnostics
+from sparse_ncp.solvers.diagnostics.diagnose import Diagnostics
+from sparse_ncp.solvers.diagnostics.stability import Stability
 from sparse_ncp.solvers.methods import Penalty
 from sparse_ncp.solvers.metrics import (
     DEAD_SHARE,
@@ -21,7 +22,6 @@ from sparse_ncp.solvers.metrics import (
     weights,
 )
 from sparse_ncp.solvers.settings import Init, Settings
-from sparse_ncp.solvers.stability import Stability
 from sparse_ncp.solvers.tensor.products import Array, Float64
 
 # With a relative error this close to 1, the model is zero.

@@ -83,7 +83,7 @@ def test_a_tensor_of_many_slabs_has_the_same_residuals(
 ) -> None:
     """Whole rows or parts of one; for any number of threads the same bits."""
     monkeypatch.setattr("sparse_ncp.solvers.tensor.gemm.out_of_core.STREAM_TILE_BYTES", 40_000)
-    monkeypatch.setattr("sparse_ncp.solvers.diagnostics.TILE", 700)
+    monkeypatch.setattr("sparse_ncp.solvers.diagnostics.diagnose.TILE", 700)
     monkeypatch.setattr("sparse_ncp.solvers.tensor.products.HELD", 500)
     X, factors = np.asarray(np.random.default_rng(0).random(shape), order=order), start(shape, 2)
     found = [diagnosed(X, factors, threads=threads) for threads in (1, 2, 3)]
@@ -182,7 +182,7 @@ def test_core_consistency_of_many_boxes_is_that_of_one(monkeypatch: pytest.Monke
     made = synthetic.planted((30, 25, 20, 6), 3, snr_db=15)
     whole = diagnosed(made.tensor, made.factors).core_consistency
     for tile in (5, 50, 700):
-        monkeypatch.setattr("sparse_ncp.solvers.diagnostics.TILE", tile)
+        monkeypatch.setattr("sparse_ncp.solvers.diagnostics.diagnose.TILE", tile)
         assert diagnosed(made.tensor, made.factors).core_consistency == pytest.approx(whole, abs=1e-9)
 
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers import Diagnostics, Result, Settings, diagnose, solve
-from sparse_ncp.solvers.outliers import OUTLYING, SampleDiagnostics
+from sparse_ncp.solvers.diagnostics.outliers import OUTLYING, SampleDiagnostics
 from sparse_ncp.solvers.tensor.products import Float64
 from tests.solvers.problems import start
 from tests.solvers.real_data.patterns import model

@@ -19,8 +19,8 @@ from sparse_ncp.solvers import (
     solve,
     sweeps,
 )
+from sparse_ncp.solvers.diagnostics.stability import half_weights, resample_weights
 from sparse_ncp.solvers.metrics import congruences
-from sparse_ncp.solvers.stability import half_weights, resample_weights
 from sparse_ncp.solvers.tensor.gemm import out_of_core
 from sparse_ncp.solvers.tensor.products import Float64
 from sparse_ncp.solvers.tensor.scaled import ScaledSlices, SliceSums

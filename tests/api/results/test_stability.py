@@ -12,7 +12,7 @@ import pytest
 import scipy.io
 
 from sparse_ncp.solvers import Settings, solve
-from sparse_ncp.solvers.stability import Stability
+from sparse_ncp.solvers.diagnostics.stability import Stability
 from tests.support.api import Api, finished, http_client, planted, refused, submit, upload
 from tests.support.studies import ended_study, submit_study
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sparse_ncp.solvers.diagnostics.outliers import SampleDiagnostics, find_outliers
 from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.metrics import DEAD_SHARE, unit_columns, weights
-from sparse_ncp.solvers.outliers import SampleDiagnostics, find_outliers
 from sparse_ncp.solvers.tensor.dense import GROUPS, TILE
 from sparse_ncp.solvers.tensor.entries import Entries, normal_equations
 from sparse_ncp.solvers.tensor.exclusion import Exclusion, whole_factors
