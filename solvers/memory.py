@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sparse_ncp.solvers.bcd.starts.initial import SVD_OVERSAMPLES
 from sparse_ncp.solvers.bcd.starts.trials import STARTS, most_finalists
-from sparse_ncp.solvers.diagnostics.diagnose import LARGEST_CORE
+from sparse_ncp.solvers.diagnostics.core_consistency import LARGEST_CORE
 from sparse_ncp.solvers.diagnostics.outliers import MOST_ENTRIES
 from sparse_ncp.solvers.diagnostics.stability import SPLITS
 from sparse_ncp.solvers.settings import Settings

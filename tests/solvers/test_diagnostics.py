@@ -182,7 +182,7 @@ def test_core_consistency_of_many_boxes_is_that_of_one(monkeypatch: pytest.Monke
     made = synthetic.planted((30, 25, 20, 6), 3, snr_db=15)
     whole = diagnosed(made.tensor, made.factors).core_consistency
     for tile in (5, 50, 700):
-        monkeypatch.setattr("sparse_ncp.solvers.diagnostics.diagnose.TILE", tile)
+        monkeypatch.setattr("sparse_ncp.solvers.diagnostics.core_consistency.TILE", tile)
         assert diagnosed(made.tensor, made.factors).core_consistency == pytest.approx(whole, abs=1e-9)
 
 
