@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ncp_client.client import Client
+    from ncp_client.history import History, Progress
     from ncp_client.http.config import ConfigError
     from ncp_client.http.errors import (
         FieldError,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
         ServerUnavailable,
         Unauthorized,
     )
-    from ncp_client.job import History, Job, Progress
+    from ncp_client.job import Job
     from ncp_client.result import Result
     from ncp_client.study import Study
     from ncp_client.tensor import Tensor
@@ -60,9 +61,9 @@ __version__: str  # read from the installed distribution when it is first asked 
 _MODULE_OF = {
     "Client": "client",
     "ConfigError": "http.config",
-    "History": "job",
+    "History": "history",
     "Job": "job",
-    "Progress": "job",
+    "Progress": "history",
     "Result": "result",
     "Study": "study",
     "Tensor": "tensor",

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ncp_client.job import Job, Preparation, Progress
+from ncp_client.history import Preparation, Progress
+from ncp_client.job import Job
 from ncp_client.study import Step, Study
 
 if TYPE_CHECKING:

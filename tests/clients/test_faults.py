@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from ncp_client import Client, NcpError, RateLimited, Refused, ServerUnavailable, Unauthorized
-from ncp_client.job import Progress
+from ncp_client.history import Progress
 from sparse_ncp.app.auth.api_keys import ApiKeys
 from sparse_ncp.app.streaming import broadcast
 from sparse_ncp.worker.owner_limits import Limits

@@ -6,9 +6,10 @@ from typing import cast
 
 import pytest
 
+from ncp_client.history import Preparation, Progress
 from ncp_client.http.connection import Connection
 from ncp_client.http.events import Event
-from ncp_client.job import Job, Preparation, Progress
+from ncp_client.job import Job
 from ncp_client.progress import Estimate, format_duration, format_iteration, format_preparation
 
 STOP = {"criterion": "relative_error", "tolerance": 1e-8, "patience": 1, "max_iterations": 10_000, "max_seconds": None}
