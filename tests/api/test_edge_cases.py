@@ -1,4 +1,4 @@
-"""Requests that are legal but odd get a clear answer, never a 500 and never silence."""
+"""Unusual but valid requests get a clear answer, never a 500 or a timeout."""
 
 import base64
 import hashlib

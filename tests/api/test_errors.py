@@ -1,4 +1,4 @@
-"""Whatever goes wrong leaves in one shape, and nothing of the inside with it."""
+"""Every error response has the same form, and contains no internals."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Watching a job: which numbers are approximate, and when the server, the network or the reader misbehaves."""
+"""Watching a job: approximate numbers, and failures of the server, the network or the reader."""
 
 import csv
 import io
@@ -113,7 +113,7 @@ def test_events_arrive_as_they_are_published(caller: httpx.Client, records: Exec
 def test_the_progress_of_a_preparation_reaches_current_watchers(
     caller: httpx.Client, records: ExecutionRecords, claim: Claim
 ) -> None:
-    """It has the id of the event before it: a watcher that connects later gets the recorded events only."""
+    """Its event has the id of the one before it: a client that connects later gets the recorded events only."""
     path = f"/v1/jobs/{claim.job_id}"
     records.claims.publish_preparation(claim, Preparation(step="check", share=0.25))
     with watching(caller, claim.job_id) as seen:

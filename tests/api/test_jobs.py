@@ -23,7 +23,7 @@ def tensor(client: httpx.Client) -> str:
 
 @pytest.fixture(autouse=True)
 def _end_what_was_queued(api: Api) -> Iterator[None]:
-    """Before, too, and of every owner: other tests of this server may have left some."""
+    """Also end those of other owners and tests, since other tests of this server may have left some."""
     _cancel_all(api)
     yield
     _cancel_all(api)

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos --minutes 5 --seed 7`: attack a real server at random, then audit it; 1 on a complaint."""
+"""`python -m tests.chaos --minutes 5 --seed 7`: attack a server at random, then audit it; exit 1 on a complaint."""
 
 import argparse
 import random

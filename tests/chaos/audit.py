@@ -1,4 +1,4 @@
-"""After the attacks: is everything as if nothing had happened? Each complaint is one line."""
+"""Audit a server after the attacks: nothing may be lost or left behind. Each complaint is one line."""
 
 import json
 from collections.abc import Iterator

@@ -111,7 +111,7 @@ class Jobs:
         return self._persistently(lambda: put(self._server.records, self._server.store, tensor, owner)).id
 
     def _send(self, owner: str, request: JobRequest) -> str:
-        """With a key: asked again after an answer that got lost, it is the same job."""
+        """Send it with an Idempotency-Key: repeated after a lost answer, it is the same job."""
         self._count += 1
         key = f"chaos {self._count}"
         if owner == "local":

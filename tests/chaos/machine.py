@@ -1,4 +1,4 @@
-"""The machine under the server: its disk, the clock of its Redis and a cable to another machine, as far as we may."""
+"""Manipulate the machine of the server: its disk, the clock of its Redis, and the network to another machine."""
 
 import errno
 import random
@@ -54,7 +54,7 @@ class Machine:
         return self.failing.environment if self.failing else {}
 
     def attacks(self, dice: random.Random) -> Mapping[str, tuple[int, Callable[[], bool]]]:
-        """Each with its weight, as in `Attacks`. The power is cut by the server, which must be started again."""
+        """Return the attacks with their weights, as in `Attacks`. Power cuts are in the server, which restarts then."""
         found: dict[str, tuple[int, Callable[[], bool]]] = {}
         if has_own_mounts():
             found["disk read-only"] = 2, lambda: self._make_read_only(dice)

@@ -46,7 +46,7 @@ class ChaosServer:
         self.address = self.running.address
 
     def _start(self) -> Server:
-        """As systemd does, again if it does not become ready in time: the machine may be busy."""
+        """Start it as systemd does, and again if it is not ready in time, since the machine may be busy."""
         for _ in range(STARTS - 1):
             with suppress(TimeoutError, RuntimeError):
                 return self._started()
@@ -71,7 +71,7 @@ class ChaosServer:
         return running
 
     def keep_other_worker(self) -> None:
-        """Start the one on the other machine, again if it has ended, as the operator of that machine would."""
+        """Start the worker on the other machine if it does not run, as the operator of that machine would."""
         if self.machine is None or self.machine.other is None:
             return
         if self._elsewhere is None or self._elsewhere.poll() is not None:

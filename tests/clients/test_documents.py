@@ -1,4 +1,4 @@
-"""The guide to the client: every snippet runs as written, and every table is true."""
+"""The guide to the client: every snippet runs as written, and every table agrees with the code."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The estimate of the remaining time: right where it is given, and absent where it would be a guess."""
+"""The estimate of the remaining time: correct where there is one, and absent where it would be a guess."""
 
 import math
 from collections.abc import Callable

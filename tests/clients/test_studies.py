@@ -1,4 +1,4 @@
-"""Studies with the client and the command: watched, waited for, taken home as a table and pictures."""
+"""Studies with the client and the command: watch, wait, and download tables and plots."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Files that a reader of `.npy` refuses: of other kinds, with odd headers, and headers that are meant to exhaust it."""
+"""Files that a reader of `.npy` refuses: other kinds, odd headers, and headers made to exhaust it."""
 
 import gzip
 import io

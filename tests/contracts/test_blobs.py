@@ -1,4 +1,4 @@
-"""Promises of the storage protocol. An implementation inherits `BlobsContract` and provides two fixtures."""
+"""Contract of the storage protocol. An implementation inherits `BlobsContract` and provides two fixtures."""
 
 import itertools
 import multiprocessing
@@ -324,7 +324,7 @@ def write_until_killed(open_again: OpenAgain, pipe: "multiprocessing.connection.
 
 
 class TestMemoryBlobs(BlobsContract):
-    """The implementation with which the tests check that nothing above the protocol needs a local disk."""
+    """Blobs in memory, which show that nothing above the protocol needs a local disk."""
 
     @pytest.fixture
     def blobs(self, tmp_path: Path) -> Blobs:
@@ -365,7 +365,7 @@ class TestLocalBlobs(BlobsContract):
         assert content_of(blobs, "a") == b"before"
 
     def test_a_failing_disk_is_unavailable_and_then_as_before(self, tmp_path: Path) -> None:
-        """In a process of its own, whose calls to the system fail below the folder."""
+        """It runs in its own process, in which system calls on the folder fail."""
         disk = FailingDisk(tmp_path / "failing", tmp_path / "data")
         command = [sys.executable, "-c", FAILING, str(tmp_path / "data")]
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""No tensor is lost and nothing is left, in whatever order uploads and removals of the same bytes take their steps."""
+"""Uploads and removals of the same bytes lose no tensor and leave nothing behind, in any order of their steps."""
 
 import hashlib
 import json

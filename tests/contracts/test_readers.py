@@ -176,7 +176,7 @@ class ReaderContract:
         refused(self.written(np.ones((5, 4))) + more)
 
     def test_damage_anywhere_is_refused_or_harmless(self) -> None:
-        """No damaged file makes another error than a refusal, or an array that is not as long as its entries."""
+        """A damaged file is refused, or read as an array of the right length; it never raises another error."""
         whole = self.written(np.random.default_rng(0).random((5, 4)))
         choice = random.Random(1)
         for _ in range(MUTATIONS):

@@ -1,4 +1,4 @@
-"""The audit that ends `make chaos` complains of every kind of breach: each is planted here, in a server at peace."""
+"""The audit of `make chaos` reports every kind of violation: each is made here, on an idle server."""
 
 import fcntl
 import json

@@ -1,4 +1,4 @@
-"""Cancelling at any moment, and the time limit, when the run has a past."""
+"""Cancelling at any moment, and the time limit, for runs with earlier attempts."""
 
 import time
 from collections.abc import Iterator
@@ -195,7 +195,7 @@ def _prepares(backend: Backend, job: Job) -> bool:
 def test_a_cancel_during_the_preparation_ends_the_job_at_once_and_without_factors(
     thorough: tuple[Backend, int],
 ) -> None:
-    """Not only once the parent has lost its patience: that would be after a minute."""
+    """It ends before the parent would kill it, which takes a minute."""
     backend, _ = thorough
     job = backend.submit(**ENDLESS)
     wait_for(lambda: _prepares(backend, job), what="the preparation")

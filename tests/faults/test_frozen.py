@@ -1,4 +1,4 @@
-"""A worker that was frozen past its lease changes nothing when it goes on."""
+"""A worker that was frozen past its lease changes nothing when it continues."""
 
 from contextlib import ExitStack
 from subprocess import Popen

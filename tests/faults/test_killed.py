@@ -1,4 +1,4 @@
-"""Whatever is killed (-9), an accepted job ends as if nothing had happened."""
+"""After SIGKILL of any process, an accepted job ends with the result of an undisturbed run."""
 
 import time
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ RESUMED_SECONDS = 30
 
 
 def test_a_killed_job_process_resumes_from_its_checkpoint(backend: Backend, running: Popen[bytes]) -> None:
-    """Three times, at moments that differ: before a checkpoint, after one, and far into the run."""
+    """Kill it three times: before a checkpoint, after one, and late in the run."""
     job = backend.submit(**LONG)
     for seen in (1, 200, 700):
         reached(backend.records, job, seen)

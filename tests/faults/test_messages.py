@@ -1,4 +1,4 @@
-"""A message is only a wake-up call: lost, doubled or delivered again, each job runs once."""
+"""A message only wakes a worker: if it is lost, duplicated or redelivered, each job still runs once."""
 
 import threading
 from pathlib import Path
@@ -102,7 +102,7 @@ def test_a_worker_that_does_not_hear_its_calls_ends_to_be_replaced(tmp_path: Pat
 
 
 def test_a_busy_worker_is_not_taken_for_a_deaf_one(tmp_path: Path) -> None:
-    """Calls wait while its only child computes: it cannot take them. Nor is one deaf that takes some."""
+    """Messages wait while its only child is busy. A worker that still takes some messages is not stalled either."""
     check = StalledConsumerCheck(Configuration(data=tmp_path), pause_seconds=5)
     rounds = int(Configuration.model_fields["stalled_seconds"].default)
     call = Call()

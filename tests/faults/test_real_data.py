@@ -1,4 +1,4 @@
-"""A job with gaps, a mask or a fixed model survives what others survive; so does the diagnosis at its end."""
+"""Jobs with missing entries, a mask or a fixed model survive failures; so does the diagnosis at their end."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""Redis does not answer, for longer than a lease: it is silent, or it is gone."""
+"""Redis does not answer for longer than a lease: it hangs, or it is down."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""SIGTERM, as in a deploy or a reboot: everything ends within half a minute and nothing is lost."""
+"""SIGTERM, as in a deployment or a reboot: all processes end within 30 seconds and nothing is lost."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ def test_a_pool_child_exits_without_the_pause_of_billiard() -> None:
 
 
 def test_an_accelerated_run_resumes_in_either_phase(backend: Backend) -> None:
-    """Stopped in its compressed phase, then in its exact one; each time the checkpoint is of that phase."""
+    """Stop it in its compressed phase, then in its exact one; each time the checkpoint is of that phase."""
     job = backend.submit(**ACCELERATED)
     for phase in ("compressed", "exact"):
         with worker(backend.configuration) as running:

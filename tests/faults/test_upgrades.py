@@ -1,4 +1,4 @@
-"""A job that goes on after an upgrade, or on another kind of machine, says so in its record."""
+"""A job that continues after an upgrade, or on another kind of machine, says so in its record."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""A second opinion, by numpy, on whether bytes are a tensor that can be decomposed."""
+"""Decide with numpy whether bytes are a tensor that can be decomposed, to check the server."""
 
 import io
 import math

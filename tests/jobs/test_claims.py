@@ -1,4 +1,4 @@
-"""A job is run by one claim at a time, fairly; only the newest claim can write, and the end is the end."""
+"""Claims: one at a time for each job, in a fair order; only the newest one can write, and no job ends twice."""
 
 import json
 from collections.abc import Callable

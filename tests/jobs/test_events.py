@@ -1,4 +1,4 @@
-"""Every reader sees the same events with the same ids, whenever it comes."""
+"""Every reader sees the same events with the same ids, no matter when it connects."""
 
 import json
 

@@ -1,6 +1,6 @@
-"""A file is taken or refused by its header and one pass over its entries; it is never loaded.
+"""A file is accepted or refused by its header and one pass over its entries; it is never loaded.
 
-Its header is the matter of `tests/contracts/test_readers.py`.
+Headers are tested in `tests/contracts/test_readers.py`.
 """
 
 import io

@@ -1,4 +1,4 @@
-"""Retention removes what has expired, with everything that belongs to it, and keeps what is in use."""
+"""Retention removes expired records with all their files, and keeps those in use."""
 
 import os
 import threading

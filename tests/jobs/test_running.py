@@ -1,4 +1,4 @@
-"""Jobs on a real Celery worker give the bits of `solve()`. What may happen on the way is in `tests/faults`."""
+"""Jobs on a real Celery worker give the same bits as `solve()`. Failures are tested in `tests/faults`."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Records of studies: claimed together, given back apart, cancelled, deleted and removed as one."""
+"""Records of studies: runs are claimed together and returned one by one; a study is cancelled and deleted as one."""
 
 from dataclasses import replace
 from typing import Any

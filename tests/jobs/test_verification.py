@@ -1,4 +1,4 @@
-"""A large tensor is read once to see that it is intact; whatever changes its file is noticed all the same."""
+"""A large tensor is read once to check that it is intact, and any later change of its file is detected."""
 
 import hashlib
 import itertools
@@ -98,7 +98,7 @@ def alter(path: Path) -> None:
 
 
 def alter_and_set_back(path: Path) -> None:
-    """A change that hides its time is noticed: the time of the inode cannot be set."""
+    """Change a file and restore its time; this is detected, since the time of the inode cannot be set."""
     before = path.stat()
     alter(path)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -233,7 +233,7 @@ def test_a_small_tensor_is_checked_every_time(tmp_path: Path) -> None:
 def test_an_upload_is_remembered_as_it_was_received(
     store: LocalStore, readings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its bytes were hashed and scanned already: no attempt reads them for that."""
+    """Its bytes were hashed and scanned on arrival, so no attempt reads them again for that."""
     monkeypatch.setattr(local_blobs, "SETTLED_NANOSECONDS", 0)
     array = random_tensor(4, 5, 6)
     with store.upload() as upload:

@@ -1,4 +1,4 @@
-"""A copy of the data folder is the whole server: restored elsewhere, jobs and factors are there and runs go on."""
+"""A copy of the data folder is a complete backup: restored elsewhere, it has jobs and factors, and runs continue."""
 
 import re
 import subprocess

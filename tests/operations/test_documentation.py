@@ -1,4 +1,4 @@
-"""The documents are true: every snippet runs, every table agrees with the schema, every path exists."""
+"""The documents agree with the code: every snippet runs, every table matches the schema, every path exists."""
 
 import contextlib
 import hashlib

@@ -1,4 +1,4 @@
-"""The published unit: sound, narrow, and the server runs under what it takes away."""
+"""The documented systemd unit: valid and restrictive, and the server runs under its restrictions."""
 
 import os
 import re

@@ -19,7 +19,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def lab_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Open to everybody on this machine; checkpoints and comments come often."""
+    """A server that is open to users of this machine, with frequent checkpoints and keep-alive comments."""
     folder = tmp_path_factory.mktemp("page")
     with server(folder, checkpoint_seconds=0.2, keep_alive_seconds=0.5, min_free_bytes=1) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Keys: a person signs in once, sees what is theirs, and is out when the key is revoked."""
+"""Keys: a user signs in once, sees only their own data, and is signed out when the key is revoked."""
 
 from collections.abc import Iterator
 from pathlib import Path

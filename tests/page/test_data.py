@@ -1,4 +1,4 @@
-"""Data: a file is dropped, and its owner sees what is in it before anything runs."""
+"""Data: a file is dropped on the page, and its owner sees its contents before anything runs."""
 
 import re
 

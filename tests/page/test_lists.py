@@ -1,4 +1,4 @@
-"""Lists: live states, filters and a search, several jobs compared, what is used of the quota."""
+"""Lists: live states, filters and search, comparison of jobs, and the use of the quota."""
 
 import re
 from typing import Any

@@ -1,4 +1,4 @@
-"""Live: every iteration is drawn once, whatever happens to the page, the connection or the server."""
+"""Live: every iteration is drawn once, even if the page, the connection or the server fails."""
 
 from collections.abc import Callable
 from typing import Any

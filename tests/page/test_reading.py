@@ -1,4 +1,4 @@
-"""The page is for everybody: by keyboard, by ear, on a phone, in the dark, below any path, without the internet."""
+"""Accessibility of the page: keyboard, screen reader, phone, dark mode, any path, no internet."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A run, from the form to its components, as a person clicks through it."""
+"""A run from the form to its components, as a user clicks through it."""
 
 import json
 import subprocess

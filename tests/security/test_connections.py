@@ -27,7 +27,7 @@ def configuration(tmp_path: Path) -> Iterator[Configuration]:
 
 @pytest.fixture
 def behind_a_proxy(configuration: Configuration) -> Iterator[Api]:
-    """Everybody comes from the address of a proxy that is trusted, as this machine's is by default."""
+    """All clients have the address of a trusted proxy, as this machine is by default."""
     with running_api(configuration, keys=True) as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""Files that are nearly tensors are taken or refused, and leave nothing. `make fuzz` sends 20,000 of them."""
+"""Files that are nearly tensors are accepted or refused, and leave nothing behind. `make fuzz` sends 20,000 of them."""
 
 from pathlib import Path
 

@@ -18,7 +18,7 @@ FOREIGN = "another-secret-of-a-caller"
 
 @pytest.mark.parametrize("form", ["human", "json"])
 def test_no_log_has_a_secret(tmp_path: Path, form: str) -> None:
-    """With everything logged, through good times and bad: a job, refusals, a crash of Redis."""
+    """Log everything during a job, refused requests and a crash of Redis."""
     with locked_redis(tmp_path / "r") as (address, redis):
         settings = {"redis_url": address, "log_level": "debug", "log_format": form, "min_free_bytes": 1}
         key = ApiKeys(tmp_path / "data").create("lab", False, Limits())

@@ -1,4 +1,4 @@
-"""Signing in with a browser: a key becomes a session in a cookie, which ends with it and serves no other site."""
+"""Signing in with a browser: a key becomes a session in a cookie, which ends with the key and serves no other site."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

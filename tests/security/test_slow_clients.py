@@ -1,4 +1,4 @@
-"""A client that does not send or does not read holds nothing for long, and one that merely takes its time is served."""
+"""A client that does not send or read is disconnected soon; one that is only slow is served."""
 
 import hashlib
 import itertools

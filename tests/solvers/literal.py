@@ -1,4 +1,4 @@
-"""The paper's algorithms to the letter, slow and plain: unfoldings, Khatri-Rao matrices, explicit residuals."""
+"""The paper's algorithms, implemented literally: unfoldings, Khatri-Rao matrices, explicit residuals."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

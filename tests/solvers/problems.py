@@ -97,7 +97,7 @@ def gradients(X: Float64, factors: Sequence[Array], settings: Settings) -> Itera
 
 
 def kkt_residual(X: Float64, factors: Sequence[Array], settings: Settings) -> float:
-    """How far from a stationary point of O over A ≥ 0: min(A, gradient) in the units of a balanced component."""
+    """Return the distance from a stationary point of O over A ≥ 0, min(A, gradient), for balanced components."""
     worst = 0.0
     for A, gradient in zip(factors, gradients(X, factors, settings), strict=True):
         scale = np.abs(A).max(initial=1e-12)

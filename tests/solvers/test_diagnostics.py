@@ -1,4 +1,4 @@
-"""Diagnostics are what their definitions say, whatever the tensor is stored as and however many threads there are."""
+"""Diagnostics agree with their definitions, for any storage of the tensor and any number of threads."""
 
 import tracemalloc
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""The package loads only what is asked for, so that a process which solves nothing starts fast."""
+"""The package loads modules on first use, so that a process which solves nothing starts fast."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ HEAVY = ("numpy", "scipy", "numba", "pydantic")
 
 
 def loaded_after(statement: str) -> set[str]:
-    """Which heavy packages a fresh interpreter has loaded after the statement."""
+    """Return the heavy packages that a new interpreter has loaded after the statement."""
     script = f"import sys; {statement}; print(*[name for name in {HEAVY} if name in sys.modules])"
     return set(
         subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout.split()

@@ -1,4 +1,4 @@
-"""The kind of machine decides last bits, is the same for all that a process imports, and is noted where it changes."""
+"""The machine signature: it determines last bits, does not depend on imports, and a change of it is recorded."""
 
 import subprocess
 import sys

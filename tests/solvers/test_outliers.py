@@ -37,7 +37,7 @@ def planted(seed: int, shape: tuple[int, ...] = SHAPE, rank: int = 3) -> NDArray
 
 
 def with_bent_samples(seed: int, samples: tuple[int, ...] = (4, 13)) -> NDArray[Any]:
-    """Samples whose profiles are shifted: they bend components and own none."""
+    """Return samples with shifted profiles, which bend components without having one of their own."""
     X = planted(seed).copy()
     for sample in samples:
         X[sample] = 1.5 * np.roll(X[sample], (5, 3), axis=(0, 1))

@@ -1,4 +1,4 @@
-"""Labels of a tensor, and factors for other programs: what is downloaded explains itself."""
+"""Labels of a tensor, and factors in formats for other programs, which contain their own description."""
 
 import csv
 import hashlib
@@ -275,7 +275,7 @@ def test_scaled_columns_times_weights_are_the_same_model(client_with_worker: htt
 
 
 def test_the_largest_components_come_first_and_dead_ones_are_left_out(client_with_worker: httpx.Client) -> None:
-    """At this β components die; what is left keeps its number, and the rest is the same model."""
+    """At this β some components vanish. The others keep their numbers, and the model is the same."""
     tensor = upload(client_with_worker, planted(8, 7, 6))["id"]
     fields = {"method": "anls-bpp", "penalty": "l1", "rescale": True, "beta": 0.3, "rank": 6}
     job = finished(client_with_worker, submit(client_with_worker, tensor, **fields)["id"])

@@ -63,7 +63,7 @@ def test_every_download_is_whole_however_fast_checkpoints_follow(tmp_path: Path)
 
 
 def test_factors_that_are_being_deleted_are_not_found(api_with_worker: Api, client_with_worker: httpx.Client) -> None:
-    """A folder that is being removed file by file is no failure of the server for its readers."""
+    """Readers of a folder that is being removed file by file get 404, not a server error."""
     job = finished(
         client_with_worker,
         submit(client_with_worker, upload(client_with_worker, planted(4, 4, 4))["id"], stop={"max_iterations": 3})[

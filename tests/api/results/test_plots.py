@@ -1,4 +1,4 @@
-"""Pictures of a job: valid in every format, labelled, and its owner's alone."""
+"""Plots of a job: valid in every format, labelled, and visible to its owner only."""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""Stability over HTTP: asked for in a job or as a study, it is in the result, in every download and at its own call."""
+"""Stability over HTTP: requested in a job or as a study, it is in the result, in every download and at its own URL."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""A choice of the number of components over HTTP: advice, a model like a job's, and pictures of both kinds."""
+"""A choice of the number of components over HTTP: the advice, the model of its job, and both kinds of plots."""
 
 import io
 import xml.etree.ElementTree as ET

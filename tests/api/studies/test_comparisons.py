@@ -1,4 +1,4 @@
-"""A comparison over HTTP: its runs are ordinary jobs, and its table is what they say."""
+"""A comparison over HTTP: its runs are ordinary jobs, and its table agrees with their records."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Studies survive what jobs survive: killed and resumed in mid-study, every run ends exactly once."""
+"""Studies survive the same failures as jobs: after a crash in mid-study, every run ends exactly once."""
 
 import json
 from collections import Counter

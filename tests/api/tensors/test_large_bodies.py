@@ -1,4 +1,4 @@
-"""A large body is received past the HTTP parser: its bytes arrive, and the connection serves whatever follows."""
+"""A large body bypasses the HTTP parser: its bytes arrive, and the connection serves the next request."""
 
 import hashlib
 import itertools
@@ -107,7 +107,7 @@ def test_pieces_of_any_size_arrive(running: Api, caller: httpx.Client) -> None:
 
 
 def test_hardly_anything_of_it_is_parsed(running: Api, caller: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise an upload costs twice the processor time, and no other test would notice."""
+    """Parsing would double the processor time of an upload, and no other test would notice."""
     parsed: list[int] = []
     monkeypatch.setattr(Connection, "on_body", _recorded(Connection.on_body, parsed))
     content = tensor_of(8 * CHUNK)
@@ -192,7 +192,7 @@ def _fill_the_disk(upload: Upload, chunk: memoryview) -> None:
 def test_a_client_waits_while_the_disk_does(
     running: Api, caller: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No more than the buffers is received ahead; the kernel holds a few megabytes on either side."""
+    """At most the buffers are received in advance; the kernel holds a few megabytes on either side."""
     content, is_writable, write = tensor_of(64 * CHUNK), threading.Event(), Upload.write
 
     def wait_and_write(upload: Upload, chunk: memoryview) -> None:

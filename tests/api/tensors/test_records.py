@@ -52,7 +52,7 @@ def test_a_form_gives_the_same_tensor_as_a_raw_body(client: httpx.Client) -> Non
 
 
 def test_a_body_in_chunks_of_any_size_arrives_as_it_was_sent(client: httpx.Client) -> None:
-    """A large one is handed on without a copy; what follows before it was taken is added to it."""
+    """A large piece is passed on without a copy; pieces that arrive before it is taken are appended to it."""
     content = npy(planted(60, 50, 40))
     file, sizes = BytesIO(content), cycle([1, LARGE_PIECE, 7, 3 * LARGE_PIECE, LARGE_PIECE - 1, 1])
     answer = client.post("/v1/tensors", content=iter(lambda: file.read(next(sizes)), b""))

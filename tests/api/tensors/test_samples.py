@@ -1,4 +1,4 @@
-"""Samples become labelled tensors of their caller, once, and a job on them finds what was planted."""
+"""Samples become labelled tensors of their caller, once, and a job on them finds the planted components."""
 
 import io
 from concurrent.futures import ThreadPoolExecutor
@@ -79,7 +79,7 @@ def test_a_sample_counts_for_the_quota_and_leaves_nothing_if_there_is_no_room(tm
 
 
 def matched(found: list[np.ndarray[Any, Any]], planted: list[np.ndarray[Any, Any]]) -> float:
-    """The least cosine of a planted component with the found one that is most like it."""
+    """Return the smallest cosine between a planted component and the most similar one found."""
     cosines = np.prod(
         [
             (A / np.linalg.norm(A, axis=0)).T @ (B / np.linalg.norm(B, axis=0))

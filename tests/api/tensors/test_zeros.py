@@ -1,4 +1,4 @@
-"""Zeros that look like missing readings are looked for after an upload, and shown on the record of the tensor."""
+"""After an upload, zeros that look like missing readings are found and shown in the record of the tensor."""
 
 from contextlib import closing
 

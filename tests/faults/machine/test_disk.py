@@ -1,4 +1,4 @@
-"""A disk that is really full, or read-only: a clear error, nothing corrupt, no job fails, and all recovers."""
+"""A full or read-only disk: a clear error, no corrupt file, no failed job, and recovery without help."""
 
 import os
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_checkpoints_and_the_result_wait_for_room(tmp_path: Path, disk: Disk) ->
 
 
 def test_a_server_whose_disk_is_full_recovers_with_its_redis(tmp_path: Path, disk: Disk) -> None:
-    """Redis, which must not acknowledge what it cannot keep, ends at its first write; the launcher starts it again."""
+    """Redis must not acknowledge what it cannot keep, so it exits at its first write, and the launcher restarts it."""
     with (
         server(
             tmp_path, checkpoint_seconds=0.05, lease_seconds=3.0, keep_alive_seconds=1.0, min_free_bytes=0
@@ -89,7 +89,7 @@ def test_a_server_whose_disk_is_full_recovers_with_its_redis(tmp_path: Path, dis
 
 
 def test_jobs_wait_for_a_disk_that_went_read_only(tmp_path: Path, disk: Disk) -> None:
-    """The one that runs computes on and keeps its result until it can be stored; the one behind it is not claimed."""
+    """The running job continues and keeps its result until it can be stored; the next one is not claimed."""
     with embedded_redis(tmp_path / "redis", checkpoint_seconds=0.05, lease_seconds=2.0) as elsewhere:
         configuration = elsewhere.model_copy(update={"data": disk.path})
         backend = Backend(configuration)

@@ -1,4 +1,4 @@
-"""Everything below the data folder answers with an error: the store is away, not the jobs."""
+"""Every access below the data folder fails: the store is unavailable, but no job is lost."""
 
 import errno
 from pathlib import Path
@@ -26,7 +26,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FailingDisk:
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE])
 def test_jobs_outlive_a_disk_that_fails(tmp_path: Path, disk: FailingDisk, error: int) -> None:
-    """The one that runs waits with its result, those behind it with their claim; none of it costs an attempt."""
+    """The running job waits with its result, the others with their claim; no attempt is used up."""
     with embedded_redis(tmp_path / "redis", checkpoint_seconds=0.05, lease_seconds=2.0) as elsewhere:
         configuration = elsewhere.model_copy(update={"data": tmp_path / "data"})
         backend = Backend(configuration)

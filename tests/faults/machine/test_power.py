@@ -1,4 +1,4 @@
-"""The power is cut: the file system keeps what was flushed, and nothing else."""
+"""A power cut: the file system keeps flushed data, and nothing else."""
 
 from pathlib import Path
 

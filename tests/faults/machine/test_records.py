@@ -1,4 +1,4 @@
-"""The log of Redis after a power cut on a file system that keeps less than it promised, and records that are gone."""
+"""The log of Redis after a power cut on a file system that breaks its promises, and lost records."""
 
 import io
 import shutil
@@ -70,7 +70,7 @@ def test_a_log_is_whole_up_to_its_last_whole_command_wherever_it_is_cut() -> Non
 
 
 def test_redis_starts_with_exactly_what_was_whole(tmp_path: Path) -> None:
-    """Cut at every command and in the middle of each, with zeros behind: the keys are those of the whole commands."""
+    """Cut at every command and in the middle of each, followed by zeros: keys are those of complete commands."""
     configuration, folder = Configuration(), tmp_path / "redis"
     stop(start_redis(configuration, tmp_path / "sock", folder), 10)
     log, made = folder / FOLDER / LOG, commands()
@@ -166,7 +166,7 @@ def test_a_lost_list_of_files_is_refused_and_can_be_repaired(tmp_path: Path) -> 
 
 
 def test_a_first_start_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
-    """The power went after the first file of the log was made, before there was a list."""
+    """The power failed after the first file of the log was created, and before its manifest."""
     folder = tmp_path / "redis"
     stop(start_redis(Configuration(), tmp_path / "sock", folder), 10)
     for name in (LOG, MANIFEST):

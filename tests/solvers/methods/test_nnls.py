@@ -59,7 +59,7 @@ def test_a_singular_block_ends_feasible_optimal_and_no_worse(
 
 @pytest.mark.parametrize("method", EXACT)
 def test_a_solution_of_a_singular_block_stays_where_it_is(method: str) -> None:
-    """Two equal components may share their part in any proportion; nothing is gained by moving it."""
+    """Two equal components may share their sum in any proportion; changing it gains nothing."""
     random = np.random.default_rng(0)
     B = random.random((9, 3))[:, [0, 1, 2, 2]]
     exact = random.random((5, 4)) + 0.1

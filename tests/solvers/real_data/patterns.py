@@ -15,7 +15,7 @@ def scattered(share: float) -> Pattern:
 
 
 def band(shape: tuple[int, ...], random: np.random.Generator) -> Booleans:
-    """Missing in the same places along the first mode, and along all modes from the fourth on."""
+    """Return entries that are missing at the same places along the first mode, and along the fourth and later ones."""
     lengths = [length if 0 < mode < 3 else 1 for mode, length in enumerate(shape)]
     return np.broadcast_to(random.random(lengths) < 0.3, shape)
 
@@ -55,7 +55,7 @@ PATTERNS: dict[str, Pattern] = {
 
 
 def missing_in(name: str, shape: tuple[int, ...], seed: int = 0) -> Booleans:
-    """Where entries are missing; every index of every mode has an observed one."""
+    """Return where entries are missing; every index of every mode has an observed one."""
     missing = np.array(PATTERNS[name](shape, np.random.default_rng(seed)))
     for mode in range(len(shape)):
         others = tuple(other for other in range(len(shape)) if other != mode)

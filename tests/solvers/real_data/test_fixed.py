@@ -1,4 +1,4 @@
-"""New samples on a fixed model: some factors stay, the others are fitted."""
+"""New samples on a fixed model: some factors are kept, and the others are fitted."""
 
 from itertools import pairwise
 from typing import Any

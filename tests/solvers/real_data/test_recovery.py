@@ -84,7 +84,7 @@ def test_no_general_method_finds_a_lower_objective_from_the_end(method: str, pen
 
 
 def test_missing_entries_cost_no_more_sweeps() -> None:
-    """Imputation would: its steps are as short as the share that is missing is large."""
+    """Imputation would need more: its steps get shorter as more entries are missing."""
     stop = {"criterion": "relative_objective", "tolerance": 1e-6, "patience": 5}
     wanted = Settings(
         rank=5, method="anls-bpp", penalty="l1", rescale=True, init="random_scaled", missing="nan", stop=stop

@@ -60,7 +60,7 @@ def tensors(draw: st.DrawFn) -> NDArray[Any]:
 
 @st.composite
 def asked_for(draw: st.DrawFn, order: int) -> Settings:
-    """As a caller may write them; what the schema refuses is not our subject."""
+    """Draw settings as a caller may write them; those that the schema refuses are left out."""
     method = draw(st.sampled_from(sorted(METHODS)))
     per_mode = st.one_of(WEIGHT, st.lists(WEIGHT, min_size=order, max_size=order))
     optional: dict[str, st.SearchStrategy[Any]] = {
@@ -88,7 +88,7 @@ def asked_for(draw: st.DrawFn, order: int) -> Settings:
 
 
 def is_extreme(asked: Settings) -> bool:
-    """Weights that no tensor of ordinary size asks for: only these may be refused on the way."""
+    """Return whether weights are far beyond those for ordinary tensors: only these may be refused during a run."""
     weights = [*np.ravel(asked.alpha), *np.ravel(asked.beta)]
     return max(weights) > 1e3 or min([weight for weight in weights if weight], default=1.0) < 1e-6
 
@@ -145,7 +145,7 @@ def test_what_validates_is_resumed_to_the_same_bits(data: st.DataObject) -> None
 
 
 def test_settings_survive_their_json() -> None:
-    """As the server keeps them: what comes back is what was asked, a seed of many digits included."""
+    """Settings are stored as JSON by the server, and restored exactly, including seeds with many digits."""
     asked = Settings(rank=3, method="apg", seed=2**200, alpha=(0.0, 1e-50), beta=1e50, delta_omega=0.5)
     assert Settings.model_validate_json(asked.model_dump_json()) == asked
 

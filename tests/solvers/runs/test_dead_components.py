@@ -1,4 +1,4 @@
-"""Components that are zero in every mode stay so, and a run is that of the others alone."""
+"""Components that are zero in every mode stay zero, and do not affect the others."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Starting factors: drawn from the seed alone, never dead, and of the right size where asked."""
+"""Starting factors: drawn from the seed alone, without zero columns, and fitted in size on request."""
 
 import tracemalloc
 from typing import Any

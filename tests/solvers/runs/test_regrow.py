@@ -1,4 +1,4 @@
-"""Lost components are put back where that lowers the objective, and only there."""
+"""Lost components are put back only where this lowers the objective."""
 
 import numpy as np
 import pytest
@@ -70,7 +70,7 @@ def overlapping_peaks() -> Float64:
 
 
 def test_components_that_an_exact_first_sweep_lost_come_back() -> None:
-    """Exact updates of nearly equal columns leave few of them, whatever β is; each is worth having."""
+    """Exact updates of nearly equal columns leave few of them for any β, although each lowers the objective."""
     peaks = overlapping_peaks()
     rescued = 0
     for seed in range(2, 6):

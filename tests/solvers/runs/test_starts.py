@@ -1,4 +1,4 @@
-"""Several starts are tried, the lowest goes on; whatever the phase, a run is resumed to the same bits."""
+"""Several starts are tried and the lowest continues; a run can be resumed in any phase to the same bits."""
 
 import io
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def by_start(state: State) -> Iterator[list[float]]:
 @pytest.mark.parametrize("dtype", ["f8", "f4"])
 @pytest.mark.parametrize("mode", ["best", "all"])
 def test_a_run_is_resumed_to_the_same_bits_after_every_iteration(accelerate: Accelerate, dtype: str, mode: str) -> None:
-    """Each state, saved and read again, is followed by the same next one; so every one leads to the same end."""
+    """Every state, saved and restored, has the same successor, so every one leads to the same end."""
     tensor = X[:16, :15, :14].astype(dtype)
     wanted = asked(accelerate=accelerate, starts=3, starts_mode=mode, stop={"tolerance": 1e-4, "patience": 2})
     states = list(sweeps(tensor, wanted, threads=1))

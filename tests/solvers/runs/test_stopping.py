@@ -1,4 +1,4 @@
-"""A run ends for one reason, named, and the clock counts the method's work only."""
+"""A run ends for one stated reason, and its clock counts only the work of the method."""
 
 import os
 import subprocess
@@ -97,7 +97,7 @@ def test_the_clock_stands_while_the_objective_is_measured(monkeypatch: pytest.Mo
 
 
 def test_an_exact_fit_ends_a_relative_criterion() -> None:
-    """There the objective is all rounding: its relative change would never settle."""
+    """The objective is only rounding there, and its relative change would never fall below the tolerance."""
     A, B, C = start((6, 5, 4), 1)
     tensor = np.einsum("ir,jr,kr->ijk", A, B, C)
     asked = Settings.recommended(1, alpha=0.0, beta=0.0, stop={"max_iterations": 300})
@@ -184,7 +184,7 @@ def test_a_finished_run_goes_on_under_new_limits_and_ends_as_if_never_stopped() 
 @pytest.mark.parametrize("accelerate", ["none", "compress"])
 @pytest.mark.parametrize("saved_at", [0, 3])
 def test_time_that_was_lost_counts_but_ends_nothing_that_is_repeated(accelerate: str, saved_at: int) -> None:
-    """It had come to iteration 6 within its limit; what is repeated takes it over the limit: one more sweep, then."""
+    """It had reached iteration 6 within its limit. Repeating that exceeds the limit, so one more sweep follows."""
     stop = {"tolerance": 0.0, "max_iterations": 20, "max_seconds": 1e4}
     settings = Settings(rank=2, method="hals", accelerate=accelerate, stop=stop)
     X = synthetic.planted((20, 20, 20), 2).tensor

@@ -1,4 +1,4 @@
-"""A result says what a reader of its factors should know, with a remedy that fits."""
+"""Warnings of a result: what a reader of its factors should know, each with a suitable remedy."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A number of components with its reasons: right where it is sure, and not sure where it cannot be."""
+"""The chosen number of components and its reasons: correct where it is sure, and not sure where it cannot be."""
 
 from collections.abc import Callable
 

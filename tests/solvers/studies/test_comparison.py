@@ -1,4 +1,4 @@
-"""A fair comparison: every cell once, every method from the same starts, and a table of just these runs."""
+"""A fair comparison: every cell once, every method from the same starts, and a table of exactly these runs."""
 
 import math
 import statistics

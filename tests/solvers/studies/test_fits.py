@@ -1,4 +1,4 @@
-"""Fits without a penalty: to the observed entries alone, whatever stands in the holes."""
+"""Fits without a penalty: to the observed entries alone, whatever values the missing ones have."""
 
 import numpy as np
 import pytest

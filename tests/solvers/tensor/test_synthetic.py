@@ -1,4 +1,4 @@
-"""The generators give what the paper describes, the same for the same seed."""
+"""The generators give the tensors that the paper describes, and the same ones for the same seed."""
 
 import numpy as np
 import pytest
