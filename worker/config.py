@@ -54,6 +54,9 @@ class Configuration(BaseSettings):
         10_000, ge=0, description="jobs that an owner may have queued or running; 0 means no limit"
     )
     max_study_runs: int = Field(10_000, ge=0, description="largest number of runs in a study; 0 means 100,000")
+    max_live_runs: int = Field(
+        20_000, ge=0, description="runs that may be left in an owner's queued and running studies; 0 means no limit"
+    )
     max_rank: int | None = Field(None, ge=1, description="largest rank of a job; if not set, unlimited")
     max_job_seconds: float | None = Field(
         None,

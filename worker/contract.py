@@ -477,6 +477,8 @@ class Usage(FrozenModel):
     result_bytes: int = Field(description="factors and histories of finished jobs")
     jobs: JobCounts
     live_studies: int = Field(0, description="studies queued or running; each counts as one live job")
+    live_jobs: int = Field(0, description="queued and running jobs as `limits.live_jobs` counts them")
+    live_runs: int = Field(0, description="runs left in queued and running studies")
     computing_seconds: float = Field(description="total of all jobs, including deleted ones")
 
 

@@ -78,6 +78,16 @@ class TooManyJobs(Exception):
         super().__init__(f"you have {jobs} queued or running, as many as you may have")
 
 
+class TooManyRuns(Exception):
+    """The runs of a study and those of the owner's live studies are more than the owner may have."""
+
+    def __init__(self, limit: int, live: int) -> None:
+        runs = "1 run" if live == 1 else f"{live:,} runs"
+        super().__init__(
+            f"your studies have {runs} left of the {limit:,} that you may have, so that {limit - live:,} more fit"
+        )
+
+
 class QuotaReached(Exception):
     """The owner has reached the limit of stored bytes."""
 

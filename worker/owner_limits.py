@@ -18,6 +18,7 @@ class Limits(FrozenModel):
     stored_bytes: int | None = Field(None, ge=1, description="bytes stored, tensors and results together")
     live_jobs: int | None = Field(None, ge=1, description="jobs that may be queued or running at the same time")
     study_runs: int | None = Field(None, ge=1, description="runs of a study; a study counts as one live job")
+    live_runs: int | None = Field(None, ge=1, description="runs left in queued and running studies together")
     rank: int | None = Field(None, ge=1, description="largest rank of a job")
     job_seconds: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="largest stop.max_seconds of a job, and its default"

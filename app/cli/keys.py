@@ -28,6 +28,7 @@ TensorBytes = Annotated[str | None, _limit("tensor_bytes")]
 StoredBytes = Annotated[str | None, _limit("stored_bytes")]
 LiveJobs = Annotated[str | None, _limit("live_jobs")]
 StudyRuns = Annotated[str | None, _limit("study_runs")]
+LiveRuns = Annotated[str | None, _limit("live_runs")]
 Rank = Annotated[str | None, _limit("rank")]
 JobSeconds = Annotated[str | None, _limit("job_seconds")]
 RequestsPerSecond = Annotated[str | None, _limit("requests_per_second")]
@@ -41,6 +42,7 @@ def create(
     stored_bytes: StoredBytes = None,
     live_jobs: LiveJobs = None,
     study_runs: StudyRuns = None,
+    live_runs: LiveRuns = None,
     rank: Rank = None,
     job_seconds: JobSeconds = None,
     requests_per_second: RequestsPerSecond = None,
@@ -53,6 +55,7 @@ def create(
         stored_bytes=stored_bytes,
         live_jobs=live_jobs,
         study_runs=study_runs,
+        live_runs=live_runs,
         rank=rank,
         job_seconds=job_seconds,
         requests_per_second=requests_per_second,
@@ -87,6 +90,7 @@ def limit(
     stored_bytes: StoredBytes = None,
     live_jobs: LiveJobs = None,
     study_runs: StudyRuns = None,
+    live_runs: LiveRuns = None,
     rank: Rank = None,
     job_seconds: JobSeconds = None,
     requests_per_second: RequestsPerSecond = None,
@@ -100,6 +104,7 @@ def limit(
             stored_bytes=stored_bytes,
             live_jobs=live_jobs,
             study_runs=study_runs,
+            live_runs=live_runs,
             rank=rank,
             job_seconds=job_seconds,
             requests_per_second=requests_per_second,

@@ -78,6 +78,9 @@ PROBLEM_TYPES: Mapping[type[Exception], ProblemType] = {
     ),
     RateLimitExceeded: ProblemType(429, "too-fast", BUSY),
     errors.TooManyJobs: ProblemType(429, "too-many-jobs", "wait until one has ended, or cancel one"),
+    errors.TooManyRuns: ProblemType(
+        429, "too-many-runs", "wait until runs have ended, cancel a study, or ask for fewer runs"
+    ),
     errors.QuotaReached: ProblemType(409, "quota-reached", "delete tensors or jobs that you no longer need"),
     errors.StoreFull: ProblemType(507, "store-full", "delete tensors or jobs that are no longer needed"),
     errors.StoreUnavailable: ProblemType(503, "store-unavailable", BUSY),

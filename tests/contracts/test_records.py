@@ -6,18 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from sparse_ncp.app.auth.api_keys import ApiKeys
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.errors import LaterRecord
+from sparse_ncp.worker.errors import LaterRecord, NotFound, TooManyRuns
 from sparse_ncp.worker.operations.studies import StudyOperations
+from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import connect
 from sparse_ncp.worker.store.local import LocalStore
+from sparse_ncp.worker.study_contract import StudyRequest
 from tests.contracts.record_redis import OWNER, load
-from tests.support.api import http_client, refused, running_api
-from tests.support.stack import embedded_redis
+from tests.support.api import http_client, npy, planted, refused, running_api
+from tests.support.stack import embedded_redis, wait_for, worker
 
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("records-*.json"))
 JOBS, STUDIES = ("succeeded", "failed", "queued"), ("compare", "choose")
@@ -152,3 +155,32 @@ def test_the_records_of_a_later_release_are_refused_and_left_alone(
     claim = records.claims.claim("w")
     assert claim is not None
     assert claim.job_id == expected["queued"]["id"]
+
+
+def test_a_study_that_was_recorded_without_a_plan_goes_on_and_ends(shared_redis: Configuration, tmp_path: Path) -> None:
+    """Recorded by the commit before there were plans: all seven runs have records, one has failed, one is running."""
+    recorded = json.loads((RECORDED[0].parent / "study-without-plan.json").read_text())
+    configuration = shared_redis.model_copy(update={"data": tmp_path})
+    records, store = ExecutionRecords.of(configuration), LocalStore(tmp_path)
+    with connect(shared_redis) as client:
+        client.flushall()
+        load(client, recorded["redis"])
+    with store.upload() as content:
+        content.write(npy(planted(10, 9, 8, rank=2)))
+        content.keep()
+    limits = Limits(live_runs=6)
+    study = records.studies.find(recorded["study"])
+    assert (study.runs.queued, study.runs.running, study.runs.failed) == (4, 1, 1)
+    assert len(records.jobs.list(OWNER, study_id=study.id).items) == 6
+    studies = StudyOperations(records, store, configuration)
+    asked = TypeAdapter(StudyRequest).validate_python(recorded["request"])
+    with pytest.raises(TooManyRuns):
+        studies.submit(OWNER, asked, limits=limits)
+    with worker(configuration):
+        wait_for(lambda: records.studies.find(study.id).state == "succeeded", 60, "the study")
+    assert records.studies.find(study.id).runs.succeeded == 5
+    studies.submit(OWNER, asked.model_copy(update={"repeats": 2}), limits=limits)
+    studies.delete(OWNER, study.id)
+    with pytest.raises(NotFound):
+        records.studies.find(study.id)
+    assert records.stats.usage(OWNER).jobs.succeeded == 0

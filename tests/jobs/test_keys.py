@@ -10,8 +10,8 @@ from tests.support.stack import ROOT
 LUA = ROOT / "worker" / "records" / "lua"
 SCRIPTS = {path: path.read_text() for path in LUA.rglob("*.lua")}
 PRELUDE = SCRIPTS[LUA / "state_machine.lua"]
-# Not touched by a script: whose turn it is to clean up, and the prefixes.
-PYTHON_ONLY = {"CLEANUP_TURN", "PREFIX", "BROKER"}
+# Not touched by a script: whose turn it is to clean up; and what is no key: the prefixes, the end of an id.
+PYTHON_ONLY = {"CLEANUP_TURN", "PREFIX", "BROKER", "ID_OF_STUDY"}
 
 
 def names_in_lua() -> dict[str, str]:

@@ -114,7 +114,7 @@ class JobOperations:
         found = assess(request, owner, limits, inputs, self._memory_limit)
         problems = with_fields(found.problems)
         usage = self._records.stats.usage(owner)
-        if limits.live_jobs is not None and usage.jobs.queued + usage.jobs.running >= limits.live_jobs:
+        if limits.live_jobs is not None and usage.live_jobs >= limits.live_jobs:
             problem = str(TooManyJobs(limits.live_jobs))
             problems.append(InvalidInput("live_jobs", problem, "wait until one has ended, or cancel one"))
         if limits.stored_bytes is not None and usage.stored_bytes >= limits.stored_bytes:

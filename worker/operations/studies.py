@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Iterator
 
 from sparse_ncp.solvers import Settings, Stop
 from sparse_ncp.solvers.studies.settings import Validation
@@ -16,7 +15,7 @@ from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.events import START
 from sparse_ncp.worker.records.jobs import request_record, settings_record
 from sparse_ncp.worker.records.records import Records
-from sparse_ncp.worker.records.studies import PlannedRun
+from sparse_ncp.worker.records.studies import Plan, PlannedCell
 from sparse_ncp.worker.store.store import Store
 from sparse_ncp.worker.study_contract import ChooseRequest, CompareFields, StabilityRequest, Study, StudyRequest
 
@@ -50,13 +49,13 @@ class StudyOperations:
             check_job(run, owner, limits, Inputs(self._records, self._store), memory)
             tensor = self._records.tensors.get(owner, request.tensor_id)
             record = request_record(run, limits.job_seconds, request_id)
-            planned = [PlannedRun("run", run.method, 0, 0, False, record)]
+            plan = Plan("", [PlannedCell("run", run.method, False, record)], [0])
         else:
             run, tensor = None, check_study(request, owner, limits, self._records, self._store, memory)
-            planned = [*_planned(request, tensor, limits.job_seconds, request_id)]
-        study, replayed = self._records.studies.submit(owner, request, planned, tensor.shape, key, limits, run)
+            plan = _plan(request, tensor, limits.job_seconds, request_id)
+        study, replayed = self._records.studies.submit(owner, request, plan, tensor.shape, key, limits, run)
         if not replayed:
-            for _ in range(min(len(planned), self._configuration.workers)):
+            for _ in range(min(plan.count, self._configuration.workers)):
                 self._jobs.wake_worker()
         return study, replayed
 
@@ -98,30 +97,31 @@ class StudyOperations:
         """Return None: a study publishes its steps as `progress`."""
 
 
-def _planned(
+def _plan(
     request: CompareFields | ChooseRequest, tensor: TensorRecord, max_seconds: float | None, request_id: str | None
-) -> Iterator[PlannedRun]:
-    """Yield all runs in the order in which they start: run k of every cell before run k + 1 of any."""
+) -> Plan:
+    """Return the runs of a study: those of a comparison differ in the settings of their cell and in the seed."""
     if isinstance(request, ChooseRequest):
         stop = Stop(max_seconds=request.stop.max_seconds)
         settings = Settings(rank=request.rank, method="hals", seed=request.seed, stop=stop)
         kept = {"name": request.name, "settings": settings_record(settings, max_seconds), "fixed_modes": None}
-        yield PlannedRun("choose", "hals", 0, 0, False, json.dumps({**kept, "request_id": request_id}))
-        return
-    grid = request.grid
-    cells = grid.cells
+        text = json.dumps({**kept, "request_id": request_id})
+        return Plan("", [PlannedCell("choose", "hals", False, text)], [request.seed])
+    grid, size = request.grid, math.prod(tensor.shape)
+    cells, example = grid.cells, request.run(grid.cells[0])
     settings_of_cells = [settings_record(grid.settings(cell, 0), max_seconds) for cell in cells]
-    example = request.run(cells[0])
+    first = settings_of_cells[0]
     same = {"request_id": request_id, "fixed_modes": None if example.fixed is None else list(example.fixed.modes)}
-    size = math.prod(tensor.shape)
-    for repeat in range(request.repeats):
-        for place, cell in enumerate(cells):
-            own = {
-                "name": f"{cell}, run {repeat + 1}",
-                "settings": {**settings_of_cells[place], "seed": request.seed + repeat},
-            }
-            shared = size * cell.rank <= SHARED_SIZE and example.initial is None
-            yield PlannedRun("run", cell.method, place, repeat, shared, json.dumps({**own, **same}))
+    varying = [name for name in first if any(other[name] != first[name] for other in settings_of_cells)]
+    shared = {name: value for name, value in first.items() if name not in (*varying, "seed")}
+    common = f'{json.dumps(same)[:-1]}, "settings": {json.dumps(shared)[:-1]}'
+    planned = []
+    for cell, own in zip(cells, settings_of_cells, strict=True):
+        text = "".join(f', "{name}": {json.dumps(own[name])}' for name in varying)
+        is_shared = size * cell.rank <= SHARED_SIZE and example.initial is None
+        planned.append(PlannedCell("run", cell.method, is_shared, text, str(cell)))
+    validation = None
     if request.validation != Validation():
-        own = {"name": "validation", "settings": settings_of_cells[0]}
-        yield PlannedRun("validate", cells[0].method, 0, 0, False, json.dumps({**own, **same}))
+        text = json.dumps({"name": "validation", "settings": first, **same})
+        validation = PlannedCell("validate", cells[0].method, False, text)
+    return Plan(common, planned, [request.seed + repeat for repeat in range(request.repeats)], validation)

@@ -16,7 +16,7 @@ from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.store import Store
 from sparse_ncp.worker.study_contract import LISTS, ChooseRequest, CompareFields, ReferenceFactor, StabilityRequest
 
-# The limit on runs where none is configured. Redis takes a million arguments at once, and each run needs seven.
+# The limit on runs where none is configured.
 MOST_RUNS = 100_000
 # A choice keeps this many copies of its tensor in double precision.
 COPIES = 10
@@ -53,7 +53,7 @@ def check_study(
         tensor = records.tensors.get(owner, request.tensor_id)
         problems = [*_choice_problems(request, tensor, limits, memory_limit)]
     else:
-        limit = min(limits.study_runs or MOST_RUNS, MOST_RUNS)
+        limit = min(limits.study_runs or MOST_RUNS, limits.live_runs or MOST_RUNS, MOST_RUNS)
         if request.count > limit:  # before the grid is expanded
             cells = request.count // request.repeats
             problem = f"{cells:,} cells × {request.repeats:,} make {request.count:,} runs, over your limit of {limit:,}"

@@ -54,7 +54,18 @@ class EventRecords:
         """Return at most `count` events after the one with this id, in order."""
         iteration, number = parse_event_id(event_id)
         entries = self._redis.command("XRANGE", keys.stream(job_id), f"({iteration}-{number}", "+", "COUNT", count)
+        if not entries and iteration == 0 and not self._redis.command("EXISTS", keys.job(job_id)):
+            entries = self._entries_of_planned(job_id)[number : number + count]
         return [self.event(job_id, entry_id, entry) for entry_id, entry in entries]
+
+    def _entries_of_planned(self, job_id: str) -> list[tuple[str, dict[str, str]]]:
+        """Return the events that a planned run would have if it had a record; none for anything else."""
+        (state,) = self._jobs.fields(job_id, "state")
+        states = {"queued": ["queued"], "cancelled": ["queued", "cancelled"]}.get(state, [])
+        entries = [{"kind": "state", "payload": f'{{"state":"{one}","attempt":0}}'} for one in states]
+        if state == "cancelled":
+            entries.append({"kind": "end", "payload": ""})
+        return [(f"0-{number}", entry) for number, entry in enumerate(entries, 1)]
 
     def history(self, job_id: str, after: int, count: int) -> list[Progress]:
         """Return the progress of at most `count` iterations after `after`."""

@@ -31,6 +31,7 @@ from sparse_ncp.worker.errors import (
     PartOfStudy,
     QuotaReached,
     TooManyJobs,
+    TooManyRuns,
 )
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.redis import keys
@@ -108,21 +109,28 @@ class JobRecords:
 
     def find(self, id: str) -> Job:
         """Return a job of any owner, without its place in the queue."""
-        fields: Fields = self._redis.command("HGETALL", keys.job(id))
-        if not fields:
-            raise NotFound("job", id)
-        return read_job(fields, None)
+        for fields, _ in map(_fields, self._redis.script("jobs/read", id)):
+            return read_job(fields, None)
+        raise NotFound("job", id)
 
     def owner_of(self, id: str) -> str:
         """Return the owner of a job."""
-        owner: str | None = self._redis.command("HGET", keys.job(id), "owner")
+        owner: str | None = self.fields(id, "owner")[0]
         if owner is None:
             raise NotFound("job", id)
         return owner
 
+    def fields(self, id: str, *names: str) -> Sequence[Any]:
+        """Return fields of a record, which a planned run does not have yet; None for all if there is no such job."""
+        found: list[Any] = self._redis.command("HMGET", keys.job(id), *names)
+        if not any(found):
+            for fields, _ in map(_fields, self._redis.script("jobs/read", id)):
+                return [fields.get(name) for name in names]
+        return found
+
     def status(self, id: str) -> JobStatus | None:
         """Return the state of a job; None if it does not exist."""
-        state, settled = self._redis.command("HMGET", keys.job(id), "state", "settled")
+        state, settled = self.fields(id, "state", "settled")
         return None if state is None else JobStatus(state, settled == "1")
 
     def preparing(self, id: str) -> Preparation | None:
@@ -167,7 +175,8 @@ class JobRecords:
 
     def count_queued(self) -> int:
         """Return the number of queued jobs of all owners."""
-        return int(self._redis.command("ZCARD", keys.QUEUED))
+        recorded, planned = self._redis.commands((("ZCARD", keys.QUEUED), ("HVALS", keys.PLANNED)))
+        return int(recorded) + sum(map(int, planned))
 
     def list(
         self,
@@ -248,6 +257,8 @@ def raise_refusal(outcome: str, found: Sequence[Any], limits: Limits, named: Map
     """Raise the exception for a submission that the script has refused."""
     if outcome == "busy" and limits.live_jobs is not None:
         raise TooManyJobs(limits.live_jobs)
+    if outcome == "many" and limits.live_runs is not None:
+        raise TooManyRuns(limits.live_runs, found[0])
     if outcome == "full" and limits.stored_bytes is not None:
         raise QuotaReached(limits.stored_bytes, found[0])
     if outcome == "reused":

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sparse_ncp.worker.contract import Allowance, Job, JobCounts, Usage
 from sparse_ncp.worker.records.jobs import read_job
@@ -26,6 +27,17 @@ class QueueStats:
     counts: Mapping[str, int]
 
 
+class OwnerStats(NamedTuple):
+    """Answer of the script about an owner; `counts` has names and values in turn."""
+
+    counts: Sequence[str]
+    queued: int
+    running: Sequence[str]
+    live_jobs: int
+    live_studies: int
+    live_runs: int
+
+
 class StatsRecords:
     def __init__(self, connection: RedisConnection) -> None:
         self._redis = connection
@@ -35,24 +47,14 @@ class StatsRecords:
 
     def usages(self, owners: Sequence[str]) -> list[Usage]:
         """Return the usage of each owner, in two round trips for all of them."""
-        found = self._redis.commands(
-            command
-            for owner in owners
-            for command in (
-                ("HGETALL", keys.usage(owner)),
-                ("ZCARD", keys.queue(owner)),
-                ("SMEMBERS", keys.running(owner)),
-                ("SCARD", keys.live_studies(owner)),
-            )
-        )
-        running = [id for ids in found[2::4] for id in ids]
+        found = [OwnerStats(*one) for one in self._redis.script("stats/usage", *owners)]
+        running = [id for one in found for id in one.running]
         spent = self._redis.commands(("HMGET", keys.job(id), "progress", "spent") for id in running)
         seconds = {
             id: max(json.loads(progress)["seconds"] if progress else 0.0, float(before or 0))
             for id, (progress, before) in zip(running, spent, strict=True)
         }
-        columns = zip(owners, found[::4], found[1::4], found[2::4], found[3::4], strict=True)
-        return [_usage(*parts, seconds) for parts in columns]
+        return [_usage(owner, one, seconds) for owner, one in zip(owners, found, strict=True)]
 
     def owners(self) -> set[str]:
         """Return all owners who have ever stored a tensor."""
@@ -83,9 +85,8 @@ class StatsRecords:
         return sorted(found, key=lambda job: job.started_at or job.created_at)
 
 
-def _usage(
-    owner: str, counts: dict[str, str], queued: int, running: set[str], studies: int, seconds: dict[str, float]
-) -> Usage:
+def _usage(owner: str, found: OwnerStats, seconds: dict[str, float]) -> Usage:
+    counts = dict(zip(found.counts[::2], found.counts[1::2], strict=True))
     tensors, results = int(counts.get("tensor_bytes", 0)), int(counts.get("result_bytes", 0))
     ended = {state: int(counts.get(state, 0)) for state in ("succeeded", "failed", "cancelled")}
     return Usage(
@@ -93,7 +94,9 @@ def _usage(
         stored_bytes=tensors + results,
         tensor_bytes=tensors,
         result_bytes=results,
-        jobs=JobCounts(queued=queued, running=len(running), **ended),
-        live_studies=studies,
-        computing_seconds=float(counts.get("seconds", 0)) + sum(seconds.get(id, 0.0) for id in running),
+        jobs=JobCounts(queued=found.queued, running=len(found.running), **ended),
+        live_studies=found.live_studies,
+        live_jobs=found.live_jobs,
+        live_runs=found.live_runs,
+        computing_seconds=float(counts.get("seconds", 0)) + sum(seconds.get(id, 0.0) for id in found.running),
     )

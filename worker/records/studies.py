@@ -3,8 +3,8 @@
 import json
 import math
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -36,15 +36,35 @@ ENDING_LEASES = 4
 FORMER_FIELDS = {"details": "told", "settings": "asked"}  # language: stored name
 
 
-class PlannedRun(NamedTuple):
-    """A run of a study that has no record yet."""
+class PlannedCell(NamedTuple):
+    """Common part of all runs of a cell.
+
+    With a title, `text` is the part of their settings that differs between cells; otherwise the whole request.
+    """
 
     task: Task
     method: str
-    cell: int
-    repeat: int
     shared: bool
-    request: str
+    text: str
+    title: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The runs of a study in their order: run k of every cell before run k + 1 of any, then the validation.
+
+    `common` is the part of the request that all runs share. Texts are JSON, to be joined.
+    """
+
+    common: str
+    cells: Sequence[PlannedCell]
+    seeds: Sequence[int]
+    validation: PlannedCell | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of runs, with the validation."""
+        return len(self.cells) * len(self.seeds) + (self.validation is not None)
 
 
 class RunRecord(NamedTuple):
@@ -67,13 +87,13 @@ class StudyRecords:
         self,
         owner: str,
         request: StudyRequest,
-        planned: Sequence[PlannedRun],
+        plan: Plan,
         shape: Sequence[int],
         key: str | None = None,
         limits: Limits = UNLIMITED,
         single: JobRequest | None = None,
     ) -> tuple[Study, bool]:
-        """Queue all runs in one step, durably; a repeated key and body return the same study and True.
+        """Record the plan of a study durably and queue its first run; a repeated key and body return it and True.
 
         `single` is the request of a study's only run, which names its inputs.
         """
@@ -84,12 +104,12 @@ class StudyRecords:
         elif isinstance(request, CompareFields):
             settings = request.grid
         reference = request.reference if isinstance(request, CompareFields) else None
-        flat: list[str | int] = []
-        for run in planned:
-            flat += [secrets.token_hex(10), run.task, run.method, run.cell, run.repeat, int(run.shared), run.request]
+        cells = [*plan.cells, *([] if plan.validation is None else [plan.validation])]
+        parts = [json.dumps({**cell._asdict(), "shared": int(cell.shared)}) for cell in cells]
+        of_cells, of_validation = parts[: len(plan.cells)], parts[len(plan.cells) :]
         outcome, *found = self._redis.script(
             "studies/submit",
-            secrets.token_hex(10),
+            secrets.token_hex(7) + keys.ID_OF_STUDY,
             owner,
             request.kind,
             json.dumps({"name": request.name, "request": request.recorded_fields(), "shape": shape}),
@@ -100,9 +120,16 @@ class StudyRecords:
             int(self._redis.configuration.idempotency_hours * 3_600_000),
             limits.live_jobs or "",
             limits.stored_bytes or "",
+            limits.live_runs or "",
             *(named[word] for word in ("tensor", "initial", "mask", "fixed", "reference")),
             reference.mode if reference else "",
-            *flat,
+            plan.common,
+            len(plan.cells),
+            len(plan.seeds),
+            plan.count,
+            *of_cells,
+            *plan.seeds,
+            *of_validation,
         )
         raise_refusal(outcome, found, limits, named)
         return self.get(owner, found[0]), outcome == "replayed"
@@ -175,11 +202,11 @@ class StudyRecords:
         return tuple(json.loads(self._redis.command("HGET", keys.study(id), "checked") or "[]"))
 
     def runs(self, id: str) -> Sequence[RunRecord]:
-        """Return every run, in the order in which they were planned."""
+        """Return every run, those without a record last."""
         names = ("cell", "repeat", "state", "result", "error", "measures", "task")
         ids = self._redis.command("LRANGE", keys.runs(id), 0, -1)
         found = self._redis.commands(("HMGET", keys.job(run), *names) for run in ids)
-        return [
+        recorded = [
             RunRecord(
                 run,
                 int(cell or 0),
@@ -191,6 +218,22 @@ class StudyRecords:
             )
             for run, (cell, repeat, state, result, error, measures, task) in zip(ids, found, strict=True)
             if task in ("run", "choose")
+        ]
+        return [*recorded, *self._unrecorded(id, set(ids))]
+
+    def _unrecorded(self, id: str, recorded: Set[str]) -> Sequence[RunRecord]:
+        """Return the runs of a study's plan that have no record."""
+        names = ("cells", "repeats", "taken", "cancelled_from")
+        cells, repeats, taken, cancelled_from = self._redis.command("HMGET", keys.study(id), *names)
+        if cells is None:  # a study from before there were plans
+            return []
+        state = "queued" if cancelled_from is None else "cancelled"
+        places = range(int(cancelled_from or taken), int(cells) * int(repeats))
+        found = ((place, f"{id.removesuffix(keys.ID_OF_STUDY)}{place + 1:06x}") for place in places)
+        return [
+            RunRecord(run, place % int(cells), place // int(cells), state, None, None, Measures())
+            for place, run in found
+            if run not in recorded
         ]
 
     def matches(self, id: str) -> dict[int, tuple[float, ...]]:

@@ -64,7 +64,7 @@ class TensorRecords:
 
     def axes_of_job(self, id: str) -> Axes | None:
         """Return the labels that the tensor had when the job was submitted."""
-        return self._axes(keys.job(id))
+        return self._axes(keys.job(id)) or self._axes(keys.planned_study(id))
 
     def _axes(self, record: str) -> Axes | None:
         digest = self._redis.command("HGET", record, "axes")

@@ -15,11 +15,12 @@ function usageFacts({
   tensor_bytes: tensors,
   result_bytes: results,
   jobs,
+  live_jobs: live,
+  live_runs: runs,
   computing_seconds: computed,
   limits,
 }) {
   const quota = limits.stored_bytes;
-  const live = jobs.queued + jobs.running;
   return [
     quota &&
       h(
@@ -44,6 +45,7 @@ function usageFacts({
         limits.live_jobs ? `${live} of ${limits.live_jobs}` : whole(live),
         `${jobs.queued} queued, ${jobs.running} running`,
       ],
+      ["Runs of studies left", limits.live_runs ? `${whole(runs)} of ${whole(limits.live_runs)}` : whole(runs)],
       [
         "Ended jobs",
         whole(jobs.succeeded + jobs.failed + jobs.cancelled),

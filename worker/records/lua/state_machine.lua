@@ -9,10 +9,12 @@ local OWNERS, WORKERS, DISCARDED = 'ncp:owners', 'ncp:workers', 'ncp:discarded'
 local UPLOADS = 'ncp:uploads' -- reservations of running uploads
 local UNINSPECTED = 'ncp:uninspected' -- contents of new tensors whose zeros are still to be inspected
 local PREPARING = 'ncp:preparing' -- recent progress of preparations
+local PLANNED = 'ncp:planned' -- queued runs of each owner that have no record yet
 local ENDING = 'ncp:ending' -- comparisons that lack only a recommendation, with the time of the next attempt to make it
 
--- Version of the records of jobs, studies and tensors, as in versions.py. Those from before the first release have none.
-local VERSION = 1
+-- Latest version of the records of jobs, studies and tensors, as in versions.py, and the version of those that have not
+-- changed since the first release. Those from before it have none.
+local VERSION, FIRST_VERSION = 2, 1
 
 local function now()
   local time = redis.call('TIME')
@@ -43,13 +45,21 @@ end
 
 local function study_field(study, name) return redis.call('HGET', key('study', study), name) end
 
--- A study counts as one job, however many of its runs are left.
+-- The number of runs of a study that have no record yet and are to have one.
+local function unrecorded(study)
+  local plan = redis.call('HMGET', key('study', study), 'planned', 'taken', 'ahead')
+  return tonumber(plan[1] or 0) - tonumber(plan[2] or 0) - tonumber(plan[3] or 0)
+end
+
+-- Return the live jobs of an owner, where a study counts as one however many of its runs are left, and the runs left.
 local function live_jobs(owner)
   local live = redis.call('ZCARD', key('queue', owner)) + redis.call('SCARD', key('running', owner))
+  local runs = 0
   for _, study in ipairs(redis.call('SMEMBERS', key('live', owner))) do
-    live = live + 1 - tonumber(study_field(study, 'left'))
+    local left = tonumber(study_field(study, 'left'))
+    live, runs = live + 1 - (left - unrecorded(study)), runs + left
   end
-  return live
+  return live, runs
 end
 
 -- The time of attempts that died counts as well.
@@ -149,10 +159,11 @@ local function set_state(id, state)
 end
 
 -- Higher priority first, then older first.
+local function queue_score(priority, sequence) return (10 - priority) * 1e12 + sequence end
+
 local function enqueue(id)
   local owner = field(id, 'owner')
-  local score = (10 - number(id, 'priority')) * 1e12 + number(id, 'sequence')
-  redis.call('ZADD', key('queue', owner), score, id)
+  redis.call('ZADD', key('queue', owner), queue_score(number(id, 'priority'), number(id, 'sequence')), id)
   redis.call('SADD', WAITING, owner)
   redis.call('ZADD', QUEUED, now(), id)
   set_state(id, 'queued')
@@ -160,34 +171,26 @@ end
 
 local function queue_lengths()
   local lengths = {}
-  for _, owner in ipairs(redis.call('SMEMBERS', WAITING)) do lengths[owner] = redis.call('ZCARD', key('queue', owner)) end
+  for _, owner in ipairs(redis.call('SMEMBERS', WAITING)) do
+    lengths[owner] = redis.call('ZCARD', key('queue', owner)) + tonumber(redis.call('HGET', PLANNED, owner) or 0)
+  end
   return lengths
 end
 
--- Place of a job in the queue, 0 unless it is queued. Owners take turns.
-local function position(id, lengths)
-  local owner = field(id, 'owner')
-  local ahead = redis.call('ZRANK', key('queue', owner), id)
-  if not ahead then return 0 end
+-- Place of a job with this score in the queue, 0 without a score. Owners take turns.
+local function position(owner, score, lengths)
+  if not score then return 0 end
+  local ahead = redis.call('ZCOUNT', key('queue', owner), '-inf', '(' .. string.format('%.0f', score))
+  for _, study in ipairs(redis.call('ZRANGE', key('plans', owner), 0, -1)) do
+    local plan = redis.call('HMGET', key('study', study), 'priority', 'base', 'taken')
+    local before = score - queue_score(plan[1], plan[2] + plan[3])
+    ahead = ahead + math.max(0, math.min(unrecorded(study), before))
+  end
   local place = 1 + ahead
   for other, length in pairs(lengths) do
     if other ~= owner then place = place + math.min(length, ahead) end
   end
   return place
-end
-
--- Return a job: its place in the queue, then names and values of its fields.
-local function read(id, lengths)
-  local fields = redis.call('HGETALL', key('job', id))
-  table.insert(fields, 1, position(id, lengths))
-  return fields
-end
-
-local function dequeue(id)
-  local owner = field(id, 'owner')
-  redis.call('ZREM', key('queue', owner), id)
-  redis.call('ZREM', QUEUED, id)
-  if redis.call('ZCARD', key('queue', owner)) == 0 then redis.call('SREM', WAITING, owner) end
 end
 
 local function release_worker(id)
@@ -244,6 +247,163 @@ local function label(record, digest)
   redis.call('SADD', key('labelled', digest), record)
 end
 
+-- Return the inputs of a job as names and values of its record: their ids, and the digests of the tensors.
+local function input_fields(tensor, initial, mask, fixed)
+  local found = { 'tensor_id', tensor, 'sha256', redis.call('HGET', key('tensor', tensor), 'sha256') }
+  for name, id in pairs({ initial = initial, mask = mask, fixed = fixed }) do
+    if id ~= '' then
+      table.insert(found, name)
+      table.insert(found, id)
+    end
+  end
+  if mask ~= '' then
+    table.insert(found, 'mask_sha256')
+    table.insert(found, redis.call('HGET', key('tensor', mask), 'sha256'))
+  end
+  return found
+end
+
+-- Write the record of a job, given as names and values, and queue it with the labels of its tensor.
+local function create(id, record, axes)
+  set(id, 'id', id, 'attempt', 0, 'fence', 0, 'published', 0, unpack(record))
+  if axes then label(key('job', id), axes) end
+  for _, users in ipairs(dependency_keys(id)) do redis.call('SADD', users, id) end
+  mark_inputs_used(id)
+  if field(id, 'task') ~= 'validate' then
+    redis.call('ZADD', key('jobs', field(id, 'owner')), number(id, 'sequence'), id)
+  end
+  enqueue(id)
+end
+
+-- Plans. A study keeps a plan of its runs, and one run at a time waits in the queue: when it leaves, the next becomes a
+-- record. The id of a run follows from its study and its place in the plan, so that it can be read before it has a record.
+
+local function run_id(study, place) return string.sub(study, 1, 14) .. string.format('%06x', place + 1) end
+
+-- Return the study whose plan has a run, and its place there; nothing for other jobs.
+local function plan_of(id)
+  local study, place = string.sub(id, 1, 14) .. '000000', (tonumber(string.sub(id, 15), 16) or 0) - 1
+  local found = redis.call('HMGET', key('study', study), 'planned', 'state')
+  if found[1] and found[2] ~= 'deleted' and place >= 0 and place < tonumber(found[1]) and run_id(study, place) == id then
+    return study, place
+  end
+end
+
+-- Return the part of a plan that all repeats of a cell share, then cell and repeat. The list of the plan has an entry
+-- for each cell, the seed of each repeat, and last the validation.
+local function planned_cell(study, place)
+  local plan = redis.call('HMGET', key('study', study), 'cells', 'repeats')
+  local cells, repeats = tonumber(plan[1]), tonumber(plan[2])
+  local cell, of_cell = place % cells, math.floor(place / cells)
+  local is_validation = of_cell == repeats
+  local part = redis.call('LINDEX', key('plan', study), is_validation and cells + repeats or cell)
+  if is_validation then return cjson.decode(part), 0, 0 end
+  return cjson.decode(part), cell, of_cell, redis.call('LINDEX', key('plan', study), cells + of_cell)
+end
+
+-- The request of a run. Text is joined and not decoded: that would round its numbers.
+local function planned_request(study, place)
+  local part, _, of_cell, seed = planned_cell(study, place)
+  if part.title == cjson.null then return part.text end
+  local name = part.title .. ', run ' .. of_cell + 1
+  return study_field(study, 'common') .. part.text .. ', "seed": ' .. seed .. '}, "name": ' .. cjson.encode(name) .. '}'
+end
+
+-- Names and values of the record of a run, and the labels of its tensor.
+local function planned_record(study, place)
+  local part, cell, of_cell = planned_cell(study, place)
+  local found = redis.call('HMGET', key('study', study), 'owner', 'priority', 'created_at', 'base', 'axes')
+  local record = { 'version', VERSION, 'owner', found[1], 'priority', found[2], 'created_at', found[3], 'sequence',
+    string.format('%.0f', found[4] + place), 'method', part.method, 'request', planned_request(study, place),
+    'study_id', study, 'task', part.task, 'cell', cell, 'repeat', of_cell, 'shared', part.shared, 'state', 'queued' }
+  local names = { 'tensor_id', 'sha256', 'initial', 'mask', 'mask_sha256', 'fixed' }
+  for at, value in ipairs(redis.call('HMGET', key('study', study), unpack(names))) do
+    if value then
+      table.insert(record, names[at])
+      table.insert(record, value)
+    end
+  end
+  return record, found[5]
+end
+
+-- Make a record of a run that has none.
+local function record_run(study, place)
+  local id, owner = run_id(study, place), study_field(study, 'owner')
+  redis.call('RPUSH', key('runs', study), id)
+  redis.call('HINCRBY', PLANNED, owner, -1)
+  if unrecorded(study) == 0 then redis.call('ZREM', key('plans', owner), study) end
+  create(id, planned_record(study, place))
+  redis.call('ZADD', QUEUED, study_field(study, 'created_at'), id)
+end
+
+local function record_next_run(study)
+  while unrecorded(study) > 0 do
+    local place = redis.call('HINCRBY', key('study', study), 'taken', 1) - 1
+    if redis.call('EXISTS', key('job', run_id(study, place))) == 0 then return record_run(study, place) end
+    redis.call('HINCRBY', key('study', study), 'ahead', -1)
+  end
+end
+
+-- Make a record of a planned run before its turn, because its owner names it.
+local function record_ahead(owner, id)
+  if redis.call('EXISTS', key('job', id)) == 1 then return end
+  local study, place = plan_of(id)
+  if not study or study_field(study, 'owner') ~= owner or unrecorded(study) == 0 then return end
+  redis.call('HINCRBY', key('study', study), 'ahead', 1)
+  record_run(study, place)
+end
+
+-- Cancel all runs of a study that have no record.
+local function cancel_plan(study)
+  local left, record, owner = unrecorded(study), key('study', study), study_field(study, 'owner')
+  if left == 0 then return end
+  local plan = redis.call('HMGET', record, 'planned', 'taken', 'cells', 'repeats')
+  local has_validation = tonumber(plan[1]) > plan[3] * plan[4]
+  local validates = has_validation and redis.call('EXISTS', key('job', run_id(study, plan[1] - 1))) == 0
+  local runs = validates and left - 1 or left
+  redis.call('HSET', record, 'taken', plan[1], 'ahead', 0, 'cancelled_from', plan[2], 'cancelled_at', now(),
+    'cancelled_unrecorded', runs)
+  if validates then redis.call('HSET', record, 'validation', 'cancelled') end
+  redis.call('HINCRBY', record, 'queued', 0 - runs)
+  redis.call('HINCRBY', record, 'cancelled', runs)
+  redis.call('HINCRBY', PLANNED, owner, -left)
+  count_event('ended_cancelled', left)
+  add_usage(owner, 'cancelled', runs)
+  if redis.call('HINCRBY', record, 'left', -left) == 0 then end_runs(study) end
+end
+
+local function dequeue(id)
+  local owner, study = field(id, 'owner'), field(id, 'study_id')
+  redis.call('ZREM', key('queue', owner), id)
+  redis.call('ZREM', QUEUED, id)
+  local taken = study and tonumber(study_field(study, 'taken'))
+  if taken and run_id(study, taken - 1) == id then record_next_run(study) end
+  if redis.call('ZCARD', key('queue', owner)) == 0 then redis.call('SREM', WAITING, owner) end
+end
+
+-- Return a job: its place in the queue, then names and values of its fields; nothing if there is none.
+local function read(id, lengths)
+  local fields = redis.call('HGETALL', key('job', id))
+  local owner, score = field(id, 'owner'), nil
+  if #fields > 0 then
+    score = redis.call('ZSCORE', key('queue', owner), id)
+  else
+    local study, place = plan_of(id)
+    if not study then return end
+    fields, owner = planned_record(study, place), study_field(study, 'owner')
+    for _, part in ipairs({ 'id', id, 'attempt', 0, 'fence', 0, 'published', 0 }) do table.insert(fields, part) end
+    local cancelled = redis.call('HMGET', key('study', study), 'cancelled_at', 'priority', 'base')
+    if cancelled[1] then
+      local at = { 'state', 'cancelled', 'cancel_requested', '1', 'finished_at', cancelled[1] }
+      for _, part in ipairs(at) do table.insert(fields, part) end
+    else
+      score = queue_score(cancelled[2], cancelled[3] + place)
+    end
+  end
+  table.insert(fields, 1, position(owner, tonumber(score), lengths))
+  return fields
+end
+
 local function finish(id, state, result, failure)
   dequeue(id)
   release_worker(id)
@@ -289,30 +449,17 @@ local function crash(id, how, max_crashes, long_seconds)
   requeue(id)
 end
 
--- Create a queued job. `inputs` are the ids of its inputs by field, `more` further fields of its record.
-local function create(id, owner, priority, method, request, inputs, more)
-  local tensor, sequence = inputs.tensor_id, redis.call('INCR', SEQUENCE)
-  set(id, 'id', id, 'version', VERSION, 'owner', owner, 'sequence', sequence, 'priority', priority, 'method', method, 'sha256',
-    redis.call('HGET', key('tensor', tensor), 'sha256'), 'request', request, 'attempt', 0, 'fence', 0,
-    'published', 0, 'created_at', now())
-  for name, needed in pairs(inputs) do set(id, name, needed) end
-  if inputs.mask then set(id, 'mask_sha256', redis.call('HGET', key('tensor', inputs.mask), 'sha256')) end
-  if #more > 0 then set(id, unpack(more)) end
-  local axes = redis.call('HGET', key('tensor', tensor), 'axes')
-  if axes then label(key('job', id), axes) end
-  for _, users in ipairs(dependency_keys(id)) do redis.call('SADD', users, id) end
-  mark_inputs_used(id)
-  if field(id, 'task') ~= 'validate' then redis.call('ZADD', key('jobs', owner), sequence, id) end
-  enqueue(id)
-end
-
 -- Return why a request is refused: a missing input or a limit. `named` is a list of kind, id and word.
-local function refusal(owner, named, live, stored)
+local function refusal(owner, named, live, stored, live_runs, runs)
   for _, one in ipairs(named) do
     local kind, id, word = unpack(one)
     if id ~= '' and redis.call('HGET', key(kind, id), 'owner') ~= owner then return { 'no ' .. word } end
   end
-  if live ~= '' and live_jobs(owner) >= tonumber(live) then return { 'busy' } end
+  if live ~= '' or live_runs ~= '' then
+    local jobs, others = live_jobs(owner)
+    if live ~= '' and jobs >= tonumber(live) then return { 'busy' } end
+    if live_runs ~= '' and runs > 0 and others + runs > tonumber(live_runs) then return { 'many', others } end
+  end
   if stored ~= '' and stored_bytes(owner) >= tonumber(stored) then return { 'full', stored_bytes(owner) } end
 end
 

@@ -10,6 +10,8 @@ WAITING = PREFIX + "waiting"
 UNSETTLED = PREFIX + "unsettled"
 WORKERS = PREFIX + "workers"
 QUEUED = PREFIX + "queued"
+# By owner: queued runs that have no record yet.
+PLANNED = PREFIX + "planned"
 COUNTS = PREFIX + "counts"
 OWNERS = PREFIX + "owners"
 # Deleted jobs and contents, by time, until their files are certainly gone.
@@ -24,6 +26,8 @@ ENDING = PREFIX + "ending"
 UNINSPECTED = PREFIX + "uninspected"
 # Which worker has the turn to clean up; the name is older than the word.
 CLEANUP_TURN = PREFIX + "tidied"
+# The end of a study's id. In the ids of its runs, six hexadecimal digits stand in its place.
+ID_OF_STUDY = "000000"
 # What Celery keeps in the same Redis.
 BROKER = PREFIX + "broker:"
 
@@ -52,6 +56,11 @@ def study(id: str) -> str:
     return f"{PREFIX}study:{id}"
 
 
+def planned_study(run_id: str) -> str:
+    """The study whose plan has this run, whose id ends in a place from 1; the study's own ends in zeros."""
+    return study(f"{run_id[:14]}{ID_OF_STUDY}")
+
+
 def studies(owner: str) -> str:
     return f"{PREFIX}studies:{owner}"
 
@@ -61,8 +70,18 @@ def live_studies(owner: str) -> str:
 
 
 def runs(study_id: str) -> str:
-    """Jobs of a study, in the order in which they were planned."""
+    """Runs of a study that have a record, in the order in which they got it."""
     return f"{PREFIX}runs:{study_id}"
+
+
+def plan(study_id: str) -> str:
+    """Common parts of the runs of a study: an entry per cell, the seeds, and the validation."""
+    return f"{PREFIX}plan:{study_id}"
+
+
+def plans(owner: str) -> str:
+    """Studies of an owner with runs that have no record, by the sequence number of their first run."""
+    return f"{PREFIX}plans:{owner}"
 
 
 def batch(token: str) -> str:

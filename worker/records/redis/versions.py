@@ -1,11 +1,14 @@
-"""Version of the records of jobs, studies and tensors. `lua/state_machine.lua` writes the same number."""
+"""Latest version of the records of jobs, studies and tensors. `lua/state_machine.lua` has the same number.
+
+Version 2 are studies with a plan, and their runs: a worker of version 1 would not make records of further runs.
+"""
 
 from collections.abc import Mapping
 
 from sparse_ncp.worker.errors import LaterRecord
 
 # Records from before the first release have no version.
-VERSION = 1
+VERSION = 2
 
 
 def is_readable(fields: Mapping[str, str | None]) -> bool:

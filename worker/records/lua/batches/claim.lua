@@ -6,8 +6,9 @@ for _, waiting in ipairs(redis.call('SMEMBERS', WAITING)) do
   if waiting ~= owner then return claims end
 end
 if study_field(study, 'cancel_requested') == '1' then return claims end
-for _, id in ipairs(redis.call('ZRANGE', key('queue', owner), 0, wanted - 1)) do
-  if field(id, 'study_id') ~= study or field(id, 'shared') ~= '1' or number(id, 'version') > VERSION then break end
+for _ = 1, wanted do
+  local id = redis.call('ZRANGE', key('queue', owner), 0, 0)[1] -- the next run may have become a record just now
+  if not id or field(id, 'study_id') ~= study or field(id, 'shared') ~= '1' or number(id, 'version') > VERSION then break end
   table.insert(claims, start_attempt(id, worker, lease, batch))
 end
 return claims

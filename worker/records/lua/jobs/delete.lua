@@ -1,5 +1,7 @@
 -- owner, id
 local owner, id = unpack(ARGV)
+local planned = not field(id, 'owner') and plan_of(id)
+if planned and study_field(planned, 'owner') == owner then return unrecorded(planned) > 0 and 'live' or 'run' end
 if field(id, 'owner') ~= owner then return 'missing' end
 local state, study = field(id, 'state'), field(id, 'study_id')
 if state == 'queued' or state == 'running' then return 'live' end

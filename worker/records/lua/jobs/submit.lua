@@ -11,13 +11,15 @@ end
 local named = {
   { 'tensor', tensor, 'tensor' }, { 'job', initial, 'initial' }, { 'tensor', mask, 'mask' }, { 'job', fixed, 'fixed' },
 }
-local refused = refusal(owner, named, live, stored)
+local refused = refusal(owner, named, live, stored, '', 0)
 if refused then return refused end
-local inputs = { tensor_id = tensor }
-if initial ~= '' then inputs.initial = initial end
-if mask ~= '' then inputs.mask = mask end
-if fixed ~= '' then inputs.fixed = fixed end
-create(id, owner, priority, method, request, inputs, {})
+local record = input_fields(tensor, initial, mask, fixed)
+for name, value in pairs({ version = FIRST_VERSION, owner = owner, sequence = redis.call('INCR', SEQUENCE), priority = priority,
+  method = method, request = request, created_at = now() }) do
+  table.insert(record, name)
+  table.insert(record, value)
+end
+create(id, record, redis.call('HGET', key('tensor', tensor), 'axes'))
 redis.call('HSET', names_of('job', owner), id, folded)
 if idempotency ~= '' then
   redis.call('HSET', idempotency, 'digest', digest, 'job', id)

@@ -1,7 +1,7 @@
 -- lease milliseconds -> queued, milliseconds the oldest has waited, running, live workers, then counters in turn
 local lease = ARGV[1]
 local queued = 0
-for _, owner in ipairs(redis.call('SMEMBERS', WAITING)) do queued = queued + redis.call('ZCARD', key('queue', owner)) end
+for _, length in pairs(queue_lengths()) do queued = queued + length end
 local oldest = redis.call('ZRANGE', QUEUED, 0, 0, 'WITHSCORES')[2]
 local answer = {
   queued,

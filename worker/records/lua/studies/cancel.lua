@@ -5,6 +5,7 @@ local state = study_field(id, 'state')
 if study_field(id, 'owner') ~= owner or state == 'deleted' then return -2 end
 if state ~= 'queued' and state ~= 'running' then return -1 end
 redis.call('HSET', key('study', id), 'cancel_requested', 1)
+cancel_plan(id)
 local runs = redis.call('LRANGE', key('runs', id), from, from + many - 1)
 for _, run in ipairs(runs) do
   local found = field(run, 'state')

@@ -6,5 +6,11 @@ for _, run in ipairs(runs) do
   if redis.call('EXISTS', key('job', run)) == 1 then delete_job(run) end
 end
 redis.call('LTRIM', key('runs', id), many, -1)
-if #runs < many then redis.call('DEL', key('study', id), key('runs', id), key('events', id)) end
+if #runs < many then
+  local owner = study_field(id, 'owner')
+  add_usage(owner, 'cancelled', 0 - (study_field(id, 'cancelled_unrecorded') or 0))
+  redis.call('ZREM', key('plans', owner), id)
+  unlabel(key('study', id))
+  redis.call('DEL', key('study', id), key('runs', id), key('events', id), key('plan', id))
+end
 return runs

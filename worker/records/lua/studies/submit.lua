@@ -1,7 +1,8 @@
--- id, owner, kind, details, settings, priority, key, digest, key milliseconds, live limit, stored limit, tensor_id, initial, mask,
--- fixed, reference, its mode, then of each run: id, task, method, cell, repeat, shared, request
-local id, owner, kind, details, settings, priority, idempotency, digest, keep, live, stored, tensor, initial, mask, fixed,
-  reference, mode = unpack(ARGV, 1, 17)
+-- id, owner, kind, details, settings, priority, key, digest, key milliseconds, live limit, stored limit, limit on live
+-- runs, tensor_id, initial, mask, fixed, reference, its mode, common part of requests, cells, repeats, runs, then the plan
+local id, owner, kind, details, settings, priority, idempotency, digest, keep, live, stored, live_runs, tensor, initial,
+  mask, fixed, reference, mode, common, cells, repeats, planned = unpack(ARGV, 1, 22)
+local PLAN = 23
 if redis.call('EXISTS', key('study', id)) == 1 then return { 'made', id } end
 if idempotency ~= '' then
   local earlier = redis.call('HMGET', idempotency, 'digest', 'study')
@@ -11,17 +12,15 @@ local named = {
   { 'tensor', tensor, 'tensor' }, { 'job', initial, 'initial' }, { 'tensor', mask, 'mask' }, { 'job', fixed, 'fixed' },
   { 'tensor', reference, 'reference' },
 }
-local refused = refusal(owner, named, live, stored)
+local refused = refusal(owner, named, live, stored, live_runs, tonumber(planned))
 if refused then return refused end
-local inputs = { tensor_id = tensor }
-if initial ~= '' then inputs.initial = initial end
-if mask ~= '' then inputs.mask = mask end
-if fixed ~= '' then inputs.fixed = fixed end
-local runs, total = (#ARGV - 17) / 7, 0
-local record = key('study', id)
+local record, total = key('study', id), cells * repeats
 redis.call('HSET', record, 'id', id, 'version', VERSION, 'owner', owner, 'kind', kind, 'details', details, 'settings', settings, 'priority', priority,
-  'tensor_id', tensor, 'created_at', now(), 'left', runs, 'queued', 0, 'running', 0, 'succeeded', 0, 'failed', 0,
-  'cancelled', 0)
+  'created_at', now(), 'left', planned, 'queued', total, 'running', 0, 'succeeded', 0, 'failed', 0, 'cancelled', 0,
+  'total', total, 'common', common, 'cells', cells, 'repeats', repeats, 'planned', planned, 'taken', 0, 'ahead', 0,
+  unpack(input_fields(tensor, initial, mask, fixed)))
+local axes = redis.call('HGET', key('tensor', tensor), 'axes')
+if axes then label(record, axes) end
 if reference ~= '' then
   redis.call('HSET', record, 'reference', reference, 'reference_mode', mode, 'reference_sha256',
     redis.call('HGET', key('tensor', reference), 'sha256'))
@@ -30,15 +29,15 @@ if reference ~= '' then
 end
 redis.call('ZADD', key('studies', owner), redis.call('INCR', SEQUENCE), id)
 redis.call('SADD', key('live', owner), id)
-set_study_state(id, 'queued')
-for place = 18, #ARGV, 7 do
-  local run, task, method, cell, number_of_repeat, shared, request = unpack(ARGV, place, place + 6)
-  if task ~= 'validate' then total = total + 1 end
-  redis.call('RPUSH', key('runs', id), run)
-  create(run, owner, priority, method, request, inputs,
-    { 'study_id', id, 'task', task, 'cell', cell, 'repeat', number_of_repeat, 'shared', shared })
+local base = redis.call('INCRBY', SEQUENCE, planned) - planned + 1
+redis.call('HSET', record, 'base', base)
+redis.call('ZADD', key('plans', owner), base, id)
+redis.call('HINCRBY', PLANNED, owner, planned)
+for place = PLAN, #ARGV, 1000 do
+  redis.call('RPUSH', key('plan', id), unpack(ARGV, place, math.min(place + 999, #ARGV)))
 end
-redis.call('HSET', record, 'total', total)
+set_study_state(id, 'queued')
+record_next_run(id)
 if idempotency ~= '' then
   redis.call('HSET', idempotency, 'digest', digest, 'study', id)
   redis.call('PEXPIRE', idempotency, keep)

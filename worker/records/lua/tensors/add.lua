@@ -3,7 +3,7 @@
 local id, owner, sha256, record, nbytes, limit, folded, upload = unpack(ARGV)
 local stored = stored_bytes(owner)
 if limit ~= '' and stored + nbytes > tonumber(limit) then return { 'full', stored } end
-redis.call('HSET', key('tensor', id), 'version', VERSION, 'owner', owner, 'sha256', sha256, 'nbytes', nbytes, 'record', record,
+redis.call('HSET', key('tensor', id), 'version', FIRST_VERSION, 'owner', owner, 'sha256', sha256, 'nbytes', nbytes, 'record', record,
   'used_at', now())
 redis.call('ZADD', key('tensors', owner), redis.call('INCR', SEQUENCE), id)
 redis.call('HSET', names_of('tensor', owner), id, folded)
