@@ -52,6 +52,7 @@ def celery_app(configuration: Configuration) -> "Celery":
         worker_redirect_stdouts=False,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
+        broker_channel_error_retry=True,  # a Redis that refuses to write must not end the worker, nor its jobs
         broker_transport_options={
             "global_keyprefix": keys.BROKER,
             "socket_timeout": 10,
@@ -80,13 +81,13 @@ def wake_worker(configuration: Configuration) -> None:
     Unavailable
         If Redis cannot be reached.
     """
-    from kombu.exceptions import OperationalError
+    from kombu.exceptions import ChannelError, OperationalError
 
     # One immediate retry: that Redis was restarted is only noticed when an old connection is used.
     policy = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
     try:
         celery_app(configuration).send_task(TASK, retry=True, retry_policy=policy)
-    except OperationalError as error:
+    except (OperationalError, ChannelError) as error:  # the latter from a Redis that refuses to write
         raise Unavailable(f"Redis cannot be used: {error}") from error
 
 

@@ -401,9 +401,10 @@ class Page(FrozenModel, Generic[Item]):
 
 
 class Health(FrozenModel):
-    """State of Redis, and the number of live workers."""
+    """State of Redis, why it refuses to write if it does, and the number of live workers."""
 
     reachable: bool
+    refusal: str | None = None
     appendonly: bool
     appendfsync_always: bool
     noeviction: bool

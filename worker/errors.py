@@ -136,6 +136,10 @@ class Unavailable(ConnectionError):
     """Redis does not respond, or cannot write."""
 
 
+class WritesRefused(Unavailable):
+    """Redis answers, but refuses to write for now."""
+
+
 class BadTensor(InvalidInput):
     """An uploaded file that is not a tensor which can be decomposed."""
 

@@ -84,6 +84,7 @@ PROBLEM_TYPES: Mapping[type[Exception], ProblemType] = {
     errors.QuotaReached: ProblemType(409, "quota-reached", "delete tensors or jobs that you no longer need"),
     errors.StoreFull: ProblemType(507, "store-full", "delete tensors or jobs that are no longer needed"),
     errors.StoreUnavailable: ProblemType(503, "store-unavailable", BUSY),
+    errors.WritesRefused: ProblemType(503, "read-only", f"{BUSY}; what is stored can be read meanwhile"),
     errors.Unavailable: ProblemType(503, "unavailable", BUSY),
     redis.exceptions.ConnectionError: ProblemType(503, "unavailable", BUSY),
     redis.exceptions.TimeoutError: ProblemType(503, "unavailable", BUSY),

@@ -3,15 +3,24 @@
 from sparse_ncp.app.auth.authenticate import Caller
 from sparse_ncp.app.errors.exceptions import RateLimitExceeded
 from sparse_ncp.worker.contract import Allowance
+from sparse_ncp.worker.errors import WritesRefused
 from sparse_ncp.worker.records.records import Records
 
 POLICY = "requests"
 
 
 def take_token(caller: Caller, records: Records) -> Allowance | None:
-    """Take a token of the caller's owner, if their requests are limited. Blocks: it is a call to Redis."""
+    """Take a token of the caller's owner, if their requests are limited. Blocks: it is a call to Redis.
+
+    A Redis that refuses to write counts no requests: what can be read is read on, and the rest is refused anyway.
+    """
     rate = caller.limits.requests_per_second
-    return None if rate is None else records.stats.take_request_token(caller.owner, rate)
+    if rate is None:
+        return None
+    try:
+        return records.stats.take_request_token(caller.owner, rate)
+    except WritesRefused:
+        return None
 
 
 def check_rate(allowance: Allowance | None) -> None:

@@ -28,8 +28,9 @@ class Ready(BaseModel):
     """The conditions for a job to run, each reported separately."""
 
     redis: bool = Field(description="Redis answers")
+    writable: bool = Field(description="Redis accepts writes")
     durable: bool = Field(description="Redis keeps every write: AOF, appendfsync always, noeviction")
-    disk: bool = Field(description="the store can be written and has NCP_MIN_FREE_BYTES left")
+    disk: bool = Field(description="every folder of NCP_DATA can be written, and NCP_MIN_FREE_BYTES are left")
     worker: bool = Field(description="at least one worker is live")
     free_bytes: int
     live_workers: int
@@ -39,6 +40,11 @@ CHECKS = {
     check.field: check
     for check in (
         FieldProblem(field="redis", problem="does not answer", remedy="start it, or correct NCP_REDIS_URL"),
+        FieldProblem(
+            field="writable",
+            problem="Redis refuses to write",
+            remedy="raise its maxmemory, free its disk, connect its replicas, or point NCP_REDIS_URL to the primary",
+        ),
         FieldProblem(
             field="durable",
             problem="Redis may lose records",
@@ -65,20 +71,27 @@ def readyz(records: Records, store: Store, config: Config) -> Response:
     """Check that a job submitted now would be stored and run; otherwise `errors` names each failed condition."""
     seen = records.ping()
     room: int | None = None
+    reasons = {"writable": seen.refusal} if seen.refusal else {}
     try:
         store.check_writable()
         room = store.free_bytes()
     except OSError as error:
         log.warning("the store cannot be written: %s", error)
+        reasons["disk"] = error.strerror or str(error)
     ready = Ready(
         redis=seen.reachable,
+        writable=seen.reachable and seen.refusal is None,
         durable=seen.durable,
         disk=room is not None and room >= config.min_free_bytes,
         worker=seen.live_workers > 0,
         free_bytes=room or 0,
         live_workers=seen.live_workers,
     )
-    failed = [check for name, check in CHECKS.items() if not getattr(ready, name)]
+    failed = [
+        check.model_copy(update={"problem": reasons.get(name, check.problem)})
+        for name, check in CHECKS.items()
+        if not getattr(ready, name)
+    ]
     if failed:
         detail = "; ".join(f"{check.field}: {check.problem}" for check in failed)
         return problem(503, "not-ready", detail, "correct the conditions named in errors", failed)

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.worker.config import Configuration
@@ -24,6 +24,14 @@ from sparse_ncp.worker.store.files import is_storage_failure
 from sparse_ncp.worker.store.local import open_store
 
 Answer = TypeVar("Answer")
+
+
+class Stopping(Protocol):
+    """Whether this process must end soon."""
+
+    def is_set(self) -> bool: ...
+
+
 # The class that runs each kind of task.
 TASKS: Mapping[Task, type[Attempt]] = {"run": Attempt, "choose": ChoiceAttempt, "validate": ValidationAttempt}
 log = logging.getLogger("ncp.job")
@@ -67,9 +75,11 @@ def handle_stop() -> threading.Event:
 
 
 def outcome_of(attempt: Attempt) -> Ended | JobError | None:
-    """Run the attempt and return its outcome; all exceptions become errors of the job."""
+    """Run the attempt and return its outcome; all exceptions but Unavailable become errors of the job."""
     try:
         return attempt.run()
+    except Unavailable:  # of Redis, or of its writes: the job goes back to the queue
+        raise
     except MemoryError as error:
         # Lift the limit first, because reporting needs some memory, too.
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
@@ -126,7 +136,7 @@ def _ignore_storage_errors(job_id: str, otherwise: str) -> Iterator[None]:
         log.warning("job %s: %s: %s", job_id, otherwise, error)
 
 
-def retry_redis(call: Callable[[], Answer], stop: threading.Event, configuration: Configuration) -> Answer:
+def retry_redis(call: Callable[[], Answer], stop: Stopping, configuration: Configuration) -> Answer:
     """Repeat a call until Redis is available, so that an outage does not cost hours of computing.
 
     After `stop` is set, give up after `redis_patience_seconds` and raise Unavailable.

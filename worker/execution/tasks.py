@@ -9,7 +9,7 @@ from sparse_ncp.worker.broker import TASK
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.errors import StoreFull, StoreUnavailable, Unavailable
 from sparse_ncp.worker.execution.job_process import StopSignal, log_context_of, run_in_child_process
-from sparse_ncp.worker.execution.run_job import discard_late_files
+from sparse_ncp.worker.execution.run_job import discard_late_files, retry_redis
 from sparse_ncp.worker.execution.study_endings import end_comparisons
 from sparse_ncp.worker.logs import LogContext, bind_context
 from sparse_ncp.worker.operations.jobs import JobOperations
@@ -52,10 +52,10 @@ def run_until_idle(configuration: Configuration, stopping: StopSignal, worker: s
         if death is not None:
             log.error("job %s: %s", claim.job_id, death.how)
             if death.cause == "environment":
-                is_held = claims.hand_back(claim)
+                report = partial(claims.hand_back, claim)
             else:
-                is_held = claims.crash(claim, death.how, is_own_fault=death.cause == "job")
-            if not is_held:
+                report = partial(claims.crash, claim, death.how, is_own_fault=death.cause == "job")
+            if not retry_redis(report, stopping, configuration):
                 discard_late_files(jobs, claim.job_id)
         bind_context(LogContext())
         end_comparisons(records, store, configuration)

@@ -42,17 +42,23 @@ class Records:
         self._redis.close()
 
     def ping(self) -> Health:
-        """Return whether Redis responds and is durable, and the number of live workers."""
+        """Return whether Redis responds, writes and is durable, and the number of live workers."""
         try:
             live = self.workers.live_count()
         except Unavailable:
             return Health(reachable=False, appendonly=False, appendfsync_always=False, noeviction=False, live_workers=0)
+        refusal = None
+        try:
+            self._redis.script("stats/check_writes")
+        except Unavailable as error:
+            refusal = str(error)
         try:
             found: dict[str, str] = self._redis.command("CONFIG GET", *DURABILITY)
         except ResponseError:  # a hosted Redis hides its settings
             found = {}
         return Health(
             reachable=True,
+            refusal=refusal,
             appendonly=found.get("appendonly") == "yes",
             appendfsync_always=found.get("appendfsync") == "always",
             noeviction=found.get("maxmemory-policy") == "noeviction",

@@ -3,9 +3,10 @@
 import hashlib
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 
 from sparse_ncp.worker.contract import Axes, Axis, Page, TensorRecord
-from sparse_ncp.worker.errors import InUse, NotFound, QuotaReached
+from sparse_ncp.worker.errors import InUse, NotFound, QuotaReached, WritesRefused
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
@@ -90,8 +91,9 @@ class TensorRecords:
             records = self._read_existing(self._redis.command("SMEMBERS", keys.content(sha256)))
             own = [record for record in records if record.owner == owner and folded(name) in folded(record.name)]
             newest = sorted(own, key=lambda record: record.created_at, reverse=True)[:limit]
-            for record in newest:
-                self._redis.script("tensors/use", record.id)  # the caller uses it instead of uploading it again
+            with suppress(WritesRefused):  # the list can be read all the same
+                for record in newest:
+                    self._redis.script("tensors/use", record.id)  # the caller uses it instead of uploading it again
             return Page[TensorRecord](items=tuple(newest), next=None)
         found = find_page(self._redis, "tensor", owner, {}, name, limit, cursor)
         return Page[TensorRecord](items=self._read_existing(found.ids), next=found.next)

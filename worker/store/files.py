@@ -36,15 +36,16 @@ def is_storage_failure(error: OSError) -> bool:
 
 
 @contextmanager
-def translate_storage_errors() -> Iterator[None]:
+def translate_storage_errors(what: str = "the disk") -> Iterator[None]:
     """Raise StoreFull or StoreUnavailable in place of an error that comes from the disk itself."""
     try:
         yield
     except OSError as error:
         if error.errno in FULL:
-            raise StoreFull(error.errno, "the disk has no room left") from error
+            raise StoreFull(error.errno, f"{what} has no room left") from error
         if is_storage_failure(error):
-            raise StoreUnavailable(error.errno, f"the disk cannot be used: {os.strerror(error.errno or 0)}") from error
+            reason = os.strerror(error.errno or 0)
+            raise StoreUnavailable(error.errno, f"{what} cannot be used: {reason}") from error
         raise
 
 

@@ -32,6 +32,8 @@ from sparse_ncp.worker.store.files import (
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}(/[A-Za-z0-9_-][A-Za-z0-9._-]{0,199})*")
 # The folder of writes that are not finished. Each is locked by the process that writes it.
 UNFINISHED = "uploads"
+# Every folder below the root that the server writes. Each may be a mount of its own.
+WRITTEN = (UNFINISHED, "tensors", "jobs", "keys", "sessions")
 # A write that began more recently may not be locked yet.
 UNLOCKED_SECONDS = 60.0
 # Before it was written with locks, an unfinished file was hidden; after this time its writer cannot be alive.
@@ -215,11 +217,16 @@ class LocalBlobs(Blobs, Disk):
 
     def scratch_file(self) -> BinaryIO:
         with translate_storage_errors():
-            return tempfile.TemporaryFile(dir=self.root)
+            return self._scratch()
+
+    def _scratch(self, folder: str = ".") -> BinaryIO:
+        return tempfile.TemporaryFile(dir=self.root / folder)
 
     def check_writable(self) -> None:
-        with translate_storage_errors(), tempfile.TemporaryFile(dir=self.root) as file:
-            file.write(b"ready")
+        for name in (".", *WRITTEN):
+            what = "the data folder" if name == "." else f"the folder {name} of the data folder"
+            with translate_storage_errors(what), suppress(FileNotFoundError), self._scratch(name) as file:
+                file.write(b"ready")
 
     def unfinished_bytes(self) -> int:
         return size_of(self._unfinished)

@@ -1,5 +1,6 @@
-"""The connection to Redis: commands, scripts by name, and one exception for all kinds of outage."""
+"""The connection to Redis: commands, scripts by name, and one exception for every kind of outage."""
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -9,15 +10,30 @@ from typing import Any, Self
 import redis
 from redis.backoff import ConstantBackoff
 from redis.commands.core import Script
-from redis.exceptions import ConnectionError, NoScriptError, ResponseError, TimeoutError
+from redis.exceptions import ConnectionError, NoScriptError, RedisError, ResponseError, TimeoutError
 from redis.retry import Retry
 
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.errors import Unavailable
+from sparse_ncp.worker.errors import Unavailable, WritesRefused
 
-# Errors of a Redis that runs but cannot write: disk or memory is full, it is loading, or it is a replica.
-UNABLE = ("MISCONF", "OOM", "LOADING", "READONLY", "NOREPLICAS", "MASTERDOWN")
+# Codes of errors with which Redis refuses every write while it still reads, and what they mean.
+REFUSES_WRITES = {
+    "OOM": "its memory is full (maxmemory)",
+    "READONLY": "it is a read-only replica, for example during a failover",
+    "MISCONF": "it cannot write its files, for example because its disk is full",
+    "NOREPLICAS": "too few of its replicas are connected (min-replicas-to-write)",
+}
+# Codes of errors of a Redis that can neither write nor read for now.
+UNABLE = {
+    "LOADING": "it is loading its records",
+    "MASTERDOWN": "it is a replica that has lost its master",
+    "BUSY": "it is busy with a long script",
+}
 AWAY = (ConnectionError, TimeoutError)
+# redis-py takes the codes that it knows off the message. Others are its first word, also in a pipeline.
+CODE = re.compile(r"(?:^|of pipeline caused error: )([A-Z]+) ")
+# The first line of a script says what it does, and so what Redis checks before it runs it. Without flags it writes.
+SHEBANG = "#!lua"
 
 
 def connect(configuration: Configuration, patience_seconds: float = 5.0) -> "redis.Redis":
@@ -39,15 +55,22 @@ def connect(configuration: Configuration, patience_seconds: float = 5.0) -> "red
 
 @contextmanager
 def translate_redis_errors() -> Iterator[None]:
-    """Raise Unavailable for every error that means that Redis cannot be used."""
+    """Raise WritesRefused if Redis refuses to write, and Unavailable for all other errors of a Redis that is no use."""
     try:
         yield
-    except AWAY as error:
-        raise Unavailable(f"Redis cannot be used: {error}") from error
-    except ResponseError as error:
-        if str(error).startswith(UNABLE):
-            raise Unavailable(f"Redis cannot be used: {error}") from error
+    except (*AWAY, ResponseError) as error:
+        code = error_code(error)
+        if code in REFUSES_WRITES:
+            raise WritesRefused(f"Redis refuses to write: {REFUSES_WRITES[code]}") from error
+        if code in UNABLE or isinstance(error, AWAY):
+            raise Unavailable(f"Redis cannot be used: {UNABLE.get(code, error)}") from error
         raise
+
+
+def error_code(error: RedisError) -> str:
+    """Return the code of an error of Redis, such as OOM; empty if it has none."""
+    found = CODE.search(str(error)) if error.status_code is None else None
+    return error.status_code or (found[1] if found else "")
 
 
 class RedisConnection:
@@ -129,6 +152,13 @@ def below(cursor: str | None) -> str:
 
 @cache
 def script_source(name: str) -> str:
-    """Return the source of `lua/<name>.lua`, after the functions that all scripts share."""
+    """Return the source of `lua/<name>.lua`, after the functions that all scripts share.
+
+    A script may begin with a line such as `#!lua flags=no-writes`. So Redis decides before its first command whether it
+    may run: a script that writes is refused as a whole, and one that only reads is run by a Redis that cannot write.
+    """
     folder = files("sparse_ncp.worker.records") / "lua"
-    return (folder / "state_machine.lua").read_text() + (folder / f"{name}.lua").read_text()
+    first, rest = SHEBANG, (folder / f"{name}.lua").read_text()
+    if rest.startswith(SHEBANG):
+        first, _, rest = rest.partition("\n")
+    return f"{first}\n{(folder / 'state_machine.lua').read_text()}{rest}"

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- id, fence: back to the queue, the attempt not counted
 local id, fence = unpack(ARGV)
 if not holds_claim(id, fence) then return 0 end

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- id, fence, lease milliseconds, seconds spent -> lost, held or cancel_requested
 local id, fence, lease, spent = unpack(ARGV)
 if not holds_claim(id, fence) then return 'lost' end

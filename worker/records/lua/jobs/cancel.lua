@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- owner, id
 local owner, id = unpack(ARGV)
 record_ahead(owner, id)

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- owner, id
 local owner, id = unpack(ARGV)
 local planned = not field(id, 'owner') and plan_of(id)

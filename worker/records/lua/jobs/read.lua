@@ -1,3 +1,4 @@
+#!lua flags=no-writes
 -- ids -> of each job that is there, what `read` gives: its place in the queue and its fields
 local lengths, answer = queue_lengths(), {}
 for _, id in ipairs(ARGV) do

@@ -1,3 +1,4 @@
+#!lua flags=no-writes
 -- kind (job or tensor), owner, where to begin (a score as ZREVRANGEBYSCORE takes it), how many are wanted, how many to
 -- examine, the fields they must have as JSON, and what their folded name must contain ('' for any) -> where to go on ('' at
 -- the end), then id and sequence of each. Examines few: others wait.

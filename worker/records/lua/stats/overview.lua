@@ -1,3 +1,4 @@
+#!lua flags=no-writes
 -- lease milliseconds -> queued, milliseconds the oldest has waited, running, live workers, then counters in turn
 local lease = ARGV[1]
 local queued = 0

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- owner, quota, requests per second -> granted or not, how many are left, seconds until there is one more
 -- A bucket that fills steadily. It is not written to the disk: that would cost every request a flush.
 redis.set_repl(redis.REPL_NONE)

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- owner, id, where to begin, how many runs to look at -> where to go on, or -1 at the end; -2 if there is no such study.
 -- After the first call none of its runs starts.
 local owner, id, from, many = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])

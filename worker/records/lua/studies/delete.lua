@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- owner, id -> outcome. The study can no longer be read. Its runs are deleted next, by the caller or by a cleanup.
 local owner, id = unpack(ARGV)
 local state = study_field(id, 'state')

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- id, how many -> the runs whose records were deleted just now; after the last of them that of the study goes too.
 local id, many = ARGV[1], tonumber(ARGV[2])
 if study_field(id, 'state') ~= 'deleted' then return {} end

@@ -1,3 +1,4 @@
+#!lua flags=allow-oom
 -- owner, id, latest use ('' for any) -> outcome, and the digest if no record names these bytes any more
 local owner, id, latest = unpack(ARGV)
 if redis.call('HGET', key('tensor', id), 'owner') ~= owner then return { 'missing' } end
