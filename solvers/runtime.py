@@ -34,14 +34,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sparse_ncp.solvers.bcd.advice import index_itself
     from sparse_ncp.solvers.bcd.excluded import excluded_rows
+    from sparse_ncp.solvers.bcd.penalties import given_weights, per_mode
     from sparse_ncp.solvers.bcd.problem import rank_advice
     from sparse_ncp.solvers.bcd.result import Resolved
-    from sparse_ncp.solvers.bcd.search import StartOutcome
     from sparse_ncp.solvers.bcd.starts.initial import check_fixed
+    from sparse_ncp.solvers.bcd.starts.search import StartOutcome
     from sparse_ncp.solvers.bcd.state import NO_ROWS, Phase, PreparationStep, StopReason
-    from sparse_ncp.solvers.bcd.weights import given_weights, per_mode
+    from sparse_ncp.solvers.bcd.warnings import index_itself
     from sparse_ncp.solvers.diagnostics.stability import check_stability
     from sparse_ncp.solvers.machine import machine_signature
     from sparse_ncp.solvers.settings import (
@@ -140,14 +140,14 @@ __all__ = [
 ]
 
 _MODULES = {
-    "bcd.advice": ("index_itself",),
+    "bcd.warnings": ("index_itself",),
     "bcd.excluded": ("excluded_rows",),
     "bcd.problem": ("rank_advice",),
     "bcd.result": ("Resolved",),
-    "bcd.search": ("StartOutcome",),
+    "bcd.starts.search": ("StartOutcome",),
     "bcd.starts.initial": ("check_fixed",),
     "bcd.state": ("NO_ROWS", "Phase", "PreparationStep", "StopReason"),
-    "bcd.weights": ("given_weights", "per_mode"),
+    "bcd.penalties": ("given_weights", "per_mode"),
     "machine": ("machine_signature",),
     "settings": (
         "RECOMMENDED",

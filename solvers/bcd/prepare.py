@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sparse_ncp.solvers.bcd.penalties import Weights, missing_count, sparsity_above_noise, weights_for
 from sparse_ncp.solvers.bcd.phases import check_single_precision, compress_if_worthwhile
 from sparse_ncp.solvers.bcd.problem import Problem, rank_advice, resolve
 from sparse_ncp.solvers.bcd.starts.initial import check_fixed, initial_notes, starting_factors
@@ -21,7 +22,6 @@ from sparse_ncp.solvers.bcd.starts.trials import search_for
 from sparse_ncp.solvers.bcd.state import Clock, OnPrepare, PreparationStep, State, check_resumable
 from sparse_ncp.solvers.bcd.stopping import limit_reached
 from sparse_ncp.solvers.bcd.sweep import iterate, reason_to_stop
-from sparse_ncp.solvers.bcd.weights import Weights, missing_count, sparsity_above_noise, weights_for
 from sparse_ncp.solvers.block import Memory
 from sparse_ncp.solvers.diagnostics.stability import check_stability
 from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sparse_ncp.solvers.bcd.weights import Weights
+from sparse_ncp.solvers.bcd.penalties import Weights
 from sparse_ncp.solvers.block import Block
 from sparse_ncp.solvers.methods import METHODS, Method
 from sparse_ncp.solvers.settings import Settings

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sparse_ncp.solvers.bcd.penalties import Weights, weights_for
 from sparse_ncp.solvers.bcd.problem import Problem, resolve
 from sparse_ncp.solvers.bcd.result import Resolved
 from sparse_ncp.solvers.bcd.starts.initial import starting_factors
 from sparse_ncp.solvers.bcd.state import State
 from sparse_ncp.solvers.bcd.sweep import iterate
-from sparse_ncp.solvers.bcd.weights import Weights, weights_for
 from sparse_ncp.solvers.block import Memory
 from sparse_ncp.solvers.diagnostics.stability import (
     Stability,

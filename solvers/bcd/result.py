@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sparse_ncp.solvers.bcd.advice import Name, diagnostic_advice, index_itself
+from sparse_ncp.solvers.bcd.penalties import beta_for
 from sparse_ncp.solvers.bcd.problem import Problem, resolve
-from sparse_ncp.solvers.bcd.search import StartOutcome
+from sparse_ncp.solvers.bcd.starts.search import StartOutcome
 from sparse_ncp.solvers.bcd.state import NO_ROWS, History, State, StopReason
-from sparse_ncp.solvers.bcd.weights import beta_for
+from sparse_ncp.solvers.bcd.warnings import Name, diagnostic_advice, index_itself
 from sparse_ncp.solvers.diagnostics.diagnose import Diagnostics
 from sparse_ncp.solvers.diagnostics.stability import Stability
 from sparse_ncp.solvers.methods import Penalty

@@ -12,8 +12,8 @@ from zipfile import BadZipFile
 import numpy as np
 
 from ncp_client.formats.npz import read_npz
-from sparse_ncp.solvers.bcd.search import Search
-from sparse_ncp.solvers.bcd.weights import Weights, missing_count
+from sparse_ncp.solvers.bcd.penalties import Weights, missing_count
+from sparse_ncp.solvers.bcd.starts.search import Search
 from sparse_ncp.solvers.block import Memory
 from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.machine import machine_signature

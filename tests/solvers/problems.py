@@ -9,8 +9,8 @@ from hypothesis import settings as hypothesis_settings
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers import METHODS, Result, Settings, solve, synthetic
+from sparse_ncp.solvers.bcd.penalties import given_weights
 from sparse_ncp.solvers.bcd.problem import Problem, resolve
-from sparse_ncp.solvers.bcd.weights import given_weights
 from sparse_ncp.solvers.settings import Accelerate
 from sparse_ncp.solvers.tensor.products import Array, Float64
 from tests.solvers import literal

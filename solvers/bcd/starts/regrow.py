@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.bcd.objective import Score, measure_from_scratch
+from sparse_ncp.solvers.bcd.penalties import beta_for
 from sparse_ncp.solvers.bcd.problem import Problem
 from sparse_ncp.solvers.bcd.scaling import best_scales
 from sparse_ncp.solvers.bcd.starts.initial import nonnegative_normal
-from sparse_ncp.solvers.bcd.weights import beta_for
 from sparse_ncp.solvers.kernels.parallel_rows import update_rows
 from sparse_ncp.solvers.metrics import DEAD_SHARE, weights
 from sparse_ncp.solvers.tensor.products import Array, Float64, times_rows

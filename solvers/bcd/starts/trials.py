@@ -11,9 +11,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sparse_ncp.solvers.bcd.problem import Problem
-from sparse_ncp.solvers.bcd.search import Candidate, Search, Stage, StartOutcome
 from sparse_ncp.solvers.bcd.starts.initial import is_from_singular_vectors, starting_factors
 from sparse_ncp.solvers.bcd.starts.regrow import dead_components, regrow
+from sparse_ncp.solvers.bcd.starts.search import Candidate, Search, Stage, StartOutcome
 from sparse_ncp.solvers.bcd.state import Momentum, State
 from sparse_ncp.solvers.bcd.stopping import has_flattened, limit_reached
 from sparse_ncp.solvers.block import Memory

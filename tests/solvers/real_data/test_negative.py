@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from scipy.optimize import nnls
 
 from sparse_ncp.solvers import METHODS, InvalidInput, Settings, metrics, solve, synthetic
-from sparse_ncp.solvers.bcd.weights import beta_for, weights_for
+from sparse_ncp.solvers.bcd.penalties import beta_for, weights_for
 from sparse_ncp.solvers.tensor.threads import Threads
 from sparse_ncp.solvers.tensor.validation import prepare_tensor
 from tests.solvers.problems import against_advice, kkt_residual

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sparse_ncp.solvers import Diagnostics, Result, Settings, diagnose, solve
-from sparse_ncp.solvers.bcd.advice import EXTRAPOLATED
+from sparse_ncp.solvers.bcd.warnings import EXTRAPOLATED
 from tests.solvers.problems import Layout, start
 from tests.solvers.real_data.patterns import model
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from sparse_ncp.solvers import Result, Settings, Stop, solve, sweeps, synthetic
 from sparse_ncp.solvers.bcd.objective import measure_from_scratch
+from sparse_ncp.solvers.bcd.penalties import beta_for
 from sparse_ncp.solvers.bcd.starts.regrow import regrow
-from sparse_ncp.solvers.bcd.weights import beta_for
 from sparse_ncp.solvers.tensor.products import Float64
 from sparse_ncp.solvers.tensor.threads import Threads
 from sparse_ncp.solvers.tensor.validation import prepare_tensor
