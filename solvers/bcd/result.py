@@ -1,14 +1,11 @@
-"""The result of a run, and the warnings that belong to it."""
+"""The result of a run."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sparse_ncp.solvers.bcd.penalties import beta_for
-from sparse_ncp.solvers.bcd.problem import Problem, resolve
 from sparse_ncp.solvers.bcd.starts.search import StartOutcome
 from sparse_ncp.solvers.bcd.state import NO_ROWS, History, State, StopReason
-from sparse_ncp.solvers.bcd.warnings import Name, diagnostic_advice, index_itself
+from sparse_ncp.solvers.bcd.warnings import Name, diagnostic_warnings, index_itself, run_warnings
 from sparse_ncp.solvers.diagnostics.diagnose import Diagnostics
 from sparse_ncp.solvers.diagnostics.stability import Stability
 from sparse_ncp.solvers.methods import Penalty
@@ -23,16 +20,6 @@ from sparse_ncp.solvers.metrics import (
 )
 from sparse_ncp.solvers.settings import Init, Settings
 from sparse_ncp.solvers.tensor.products import Array, Float64
-
-# With a relative error this close to 1, the model is zero.
-NOTHING = 1e-9
-# A penalty with a smaller share of the objective hardly changes the result.
-FAINT = 1e-3
-# A start whose objective is within this share of the chosen one's fits as well; with a congruence below this, it has a
-# component that the other lacks.
-RIVAL, SAME_COMPONENT = 5e-3, 0.7
-# Begins the note of a run without regrow whose components all vanished although one would lower the objective.
-ZERO_IS_NOT_BEST = "zero is not the best answer"
 
 
 @dataclass(frozen=True)
@@ -152,8 +139,8 @@ class Result:
             sparsity=sparsity(factors, threshold),
             nonzero_components=counts,
             warnings=(
-                *_warnings(state, factors, objective, relative_error, counts),
-                *(diagnostic_advice(diagnostics, state.settings, name) if diagnostics else ()),
+                *run_warnings(state, factors, objective, relative_error, counts),
+                *(diagnostic_warnings(diagnostics, state.settings, name) if diagnostics else ()),
             ),
             diagnostics=diagnostics,
             stability=stability,
@@ -170,89 +157,3 @@ class Result:
     @property
     def seconds(self) -> float:
         return self.history.seconds[-1]
-
-
-def _warnings(
-    state: State, factors: tuple[Array, ...], objective: float, relative_error: float, counts: NonzeroComponents
-) -> list[str]:
-    problem, rank = resolve(state.settings, state.weights, state.fixed), state.settings.rank
-    living = int((weights(factors) > DEAD_SHARE * state.tensor_norm).sum())
-    found = [*state.notes, *problem.advice()]
-    is_zero = living == 0 or abs(relative_error - 1) < NOTHING
-    rivals = _rival_starts(state)
-    if rivals:
-        starts = f"start {rivals[0]} fits" if len(rivals) == 1 else f"starts {', '.join(map(str, rivals))} fit"
-        found.append(
-            f"{starts} as well with other components (objective within {RIVAL:.1%}): the tensor does not decide "
-            "between them; see which components stay with stability=True, or try fewer components"
-        )
-    if any(note.startswith(ZERO_IS_NOT_BEST) for note in state.notes):
-        return found
-    if is_zero:
-        found.append(_every_component_is_zero(state, problem))
-    elif objective > state.tensor_norm**2 / 2:
-        found.append("the objective is higher than without any component: lower beta, or try other seeds")
-    elif living < rank:
-        found.append(_some_are_lost(state, problem, living))
-    elif state.settings.sparsity is not None and living == rank > 1:
-        weakest = float(weights(factors).min()) / state.tensor_norm
-        found.append(
-            f"sparsity removed no component: the weakest of the {rank} has {weakest:.3g} of the norm of the tensor; if "
-            "that is too weak to be real, raise sparsity, and otherwise there may be more of them: try a higher rank"
-        )
-    elif counts.all_modes == 0:
-        found.append("every component lies below sparsity_threshold; lower it, or scale the tensor up")
-    if any(problem.beta) and problem.sparsity_penalty(factors) < FAINT * objective and not is_zero:
-        found.append("this beta makes up less than 0.1 % of the objective: it hardly changes the result; raise it")
-    return found
-
-
-def _rival_starts(state: State) -> list[int]:
-    """Return the trial starts with as low an objective as the chosen one, and a component that it lacks."""
-    if state.search is None or state.search.is_trial:
-        return []
-    outcomes = state.search.outcomes
-    chosen = next((one.objective for one in outcomes if one.start == state.search.start), math.inf)
-    return [
-        one.start
-        for one in outcomes
-        if one.congruence is not None and one.congruence < SAME_COMPONENT and one.objective <= chosen * (1 + RIVAL)
-    ]
-
-
-def _every_component_is_zero(state: State, problem: Problem) -> str:
-    """Explain why every component is zero, and below which beta one would not be.
-
-    Zero is the best answer if and only if no single component lowers the objective; a fit of one component shows it.
-    """
-    largest, order = state.largest_beta, len(state.factors)
-    if largest is None:  # the run was ended before that was tried
-        instead = "" if problem.has_fixed else ", or give sparsity instead"
-        remedy = f"lower beta{instead}" if any(problem.beta) else "lower alpha"
-        return f"every component is zero: the penalty outweighs the tensor; {remedy}"
-    beta = math.prod(problem.beta) ** (1 / order)
-    if beta >= beta_for(state.tensor_norm, 1.0, order):
-        verdict = "zero is the best answer at this beta"
-    else:
-        verdict = "no single component was found that lowers the objective at this beta"
-    return f"every component is zero: {verdict}; one lowers the objective below a beta of about {largest:.3g}: lower it"
-
-
-def _some_are_lost(state: State, problem: Problem, living: int) -> str:
-    kept = f"{living} of {state.settings.rank} components {'is' if living == 1 else 'are'} left"
-    if state.stop_reason == "exact":
-        return f"{kept}: the others do not lower the objective of this tensor"
-    if state.search is not None and state.search.regrow:
-        if state.stop_reason != "tolerance":
-            return f"{kept}, and the run ended before it was settled whether more would lower the objective"
-        return (
-            f"{kept}, as it should be: putting components back did not lower the objective, so at this penalty the "
-            f"tensor holds no more; lower it if you expect weaker ones"
-        )
-    if problem.can_regrow:
-        remedy = "set regrow, which the recommended preset does"
-    else:
-        remedy = "compare other starts with starts=8" + (
-            "" if state.settings.init == "nndsvd" else ", or init='nndsvd'"
-        )
-    return f"{kept}, and whether more would lower the objective was not tried: {remedy}"

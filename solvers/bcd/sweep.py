@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from sparse_ncp.solvers.bcd.objective import measure, rounding_noise, squared_error
 from sparse_ncp.solvers.bcd.problem import Problem
-from sparse_ncp.solvers.bcd.result import ZERO_IS_NOT_BEST
 from sparse_ncp.solvers.bcd.scaling import check_overflow, column_sizes, rescaled, scales_after_sweep
 from sparse_ncp.solvers.bcd.starts.regrow import largest_useful_beta, regrow
 from sparse_ncp.solvers.bcd.starts.trials import advance, is_below_threshold, start_trial
 from sparse_ncp.solvers.bcd.state import Momentum, State, StopReason
 from sparse_ncp.solvers.bcd.stopping import limit_reached, stop_reason
+from sparse_ncp.solvers.bcd.warnings import ZERO_IS_NOT_BEST
 from sparse_ncp.solvers.block import Memory
 from sparse_ncp.solvers.methods import Update
 from sparse_ncp.solvers.metrics import weights

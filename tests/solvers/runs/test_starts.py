@@ -10,7 +10,7 @@ import pytest
 
 from sparse_ncp.solvers import Clock, Result, Settings, State, solve, sweeps, synthetic
 from sparse_ncp.solvers.bcd.objective import ROUNDING
-from sparse_ncp.solvers.bcd.result import RIVAL, SAME_COMPONENT
+from sparse_ncp.solvers.bcd.warnings import RIVAL, SAME_COMPONENT
 from sparse_ncp.solvers.settings import Accelerate
 from tests.solvers.literal import objective
 
