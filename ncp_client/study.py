@@ -155,6 +155,26 @@ class Study(RunningRecord):
         answer = self._connection.call("GET", f"{self._path}/table", params={"mode": mode}).json()
         return [_flat(row) for row in answer["rows"]]
 
+    def notes(self) -> list[str]:
+        """Return what to know before the rows of a comparison are compared.
+
+        Returns
+        -------
+        list of str
+            Which rows have different penalties, so that their objectives are different functions, and how many runs
+            ended with a warning. The column ``warnings`` of `table` has the texts.
+
+        Examples
+        --------
+        >>> tensor = client.upload(array)
+        >>> grid = {"ranks": [2], "methods": ["hals", "anls-bpp"], "betas": [0.1], "repeats": 1}
+        >>> study = client.study(tensor, "compare", **grid, penalty=None).wait()
+        >>> "different functions" in study.notes()[0]
+        True
+        """
+        found: list[str] = self._connection.call("GET", f"{self._path}/table").json()["notes"]
+        return found
+
     def ranks(self) -> list[dict[str, Any]]:
         """Return core consistency and validations of a comparison, by rank.
 
@@ -270,7 +290,8 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 SPREADS = (
-    "objective", "relative_error", "seconds", "iterations", "sparsity", "components", "factor_match", "psnr",
+    "objective", "relative_error", "seconds", "iterations", "sparsity", "components", "mode_components",
+    "factor_match", "psnr",
 )  # fmt: skip
 
 

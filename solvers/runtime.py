@@ -6,15 +6,14 @@ so that those can change without the server. Every name is imported when it is f
 Arrays and types
     `Array`, `Float64`, `Booleans`: arrays of floating-point numbers, of doubles, and of truth values.
     `MethodName`, `Missing`, `Mode`, `Negative`, `Number`, `NotNegative`, `Positive`, `Resamples`, `Seconds`, `Share`,
-    `Whole`: field types of requests.
+    `Whole`, `Exclude`, `Zeros`: field types of requests.
 Preparing a run
     `RECOMMENDED`, `move_defaults`: the recommended settings, and how a request takes them over.
     `check_fixed`, `check_mask`, `check_norm`, `check_stability`, `given_weights`, `per_mode`, `rank_advice`: the checks
     that a run makes at its start.
-    `mask_of_readings`: the mask without zeros that look missing.
+    `mask_of_readings`: the mask without zeros that look missing; `without_zero_fibres` is for zeros that were found.
     `Exclusion`: the indices that settings leave out; `check_mode` checks the mode of the samples. `describe_indices`,
-    `exclude_with`: name indices in messages, and as text that can be pasted into settings. `without_indices` leaves
-    them out of an array.
+    `exclude_with`: name indices in messages, and as text that can be pasted into settings.
     `MIN_ORDER`, `MAX_ORDER`: how many modes a tensor may have.
     `working_precision`: the precision in which a tensor is decomposed.
 Scanning a tensor
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from sparse_ncp.solvers.machine import machine_signature
     from sparse_ncp.solvers.settings import (
         RECOMMENDED,
+        Exclude,
         MethodName,
         Mode,
         NotNegative,
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         Whole,
         move_defaults,
     )
-    from sparse_ncp.solvers.tensor.exclusion import Exclusion, exclude_with, without_indices
+    from sparse_ncp.solvers.tensor.exclusion import Exclusion, exclude_with
     from sparse_ncp.solvers.tensor.gemm.out_of_core import contiguous_runs
     from sparse_ncp.solvers.tensor.products import Array, Float64, khatri_rao
     from sparse_ncp.solvers.tensor.scan import (
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
         describe_indices,
         working_precision,
     )
-    from sparse_ncp.solvers.zeros import mask_of_readings
+    from sparse_ncp.solvers.zeros import Zeros, mask_of_readings, without_zero_fibres
 
 __all__ = [
     "CHUNK",
@@ -93,6 +93,7 @@ __all__ = [
     "RECOMMENDED",
     "Array",
     "Booleans",
+    "Exclude",
     "Exclusion",
     "Float64",
     "MethodName",
@@ -115,6 +116,7 @@ __all__ = [
     "StopReason",
     "Threads",
     "Whole",
+    "Zeros",
     "check_fixed",
     "check_mask",
     "check_mode",
@@ -135,7 +137,7 @@ __all__ = [
     "scan",
     "single_threaded_blas",
     "split_into_regions",
-    "without_indices",
+    "without_zero_fibres",
     "working_precision",
 ]
 
@@ -151,6 +153,7 @@ _MODULES = {
     "machine": ("machine_signature",),
     "settings": (
         "RECOMMENDED",
+        "Exclude",
         "MethodName",
         "Mode",
         "NotNegative",
@@ -174,7 +177,7 @@ _MODULES = {
         "split_into_regions",
         "scan",
     ),
-    "tensor.exclusion": ("Exclusion", "exclude_with", "without_indices"),
+    "tensor.exclusion": ("Exclusion", "exclude_with"),
     "tensor.gemm.out_of_core": ("contiguous_runs",),
     "tensor.threads": ("Threads", "single_threaded_blas"),
     "tensor.validation": (
@@ -188,7 +191,7 @@ _MODULES = {
         "describe_indices",
         "working_precision",
     ),
-    "zeros": ("mask_of_readings",),
+    "zeros": ("Zeros", "mask_of_readings", "without_zero_fibres"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

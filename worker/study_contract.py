@@ -19,6 +19,7 @@ from pydantic import (
 from sparse_ncp.solvers import Settings
 from sparse_ncp.solvers.runtime import (
     RECOMMENDED,
+    Exclude,
     MethodName,
     Missing,
     Mode,
@@ -29,6 +30,7 @@ from sparse_ncp.solvers.runtime import (
     Seconds,
     Share,
     Whole,
+    Zeros,
     move_defaults,
 )
 from sparse_ncp.solvers.studies.advice import Advice
@@ -36,6 +38,7 @@ from sparse_ncp.solvers.studies.fitting.noise import NoiseKind
 from sparse_ncp.solvers.studies.recommendation import RankEvidence, Recommendation
 from sparse_ncp.solvers.studies.settings import (
     COMMON,
+    PENALTY,
     Cell,
     ChoiceSettings,
     ComparisonSettings,
@@ -45,7 +48,7 @@ from sparse_ncp.solvers.studies.settings import (
 from sparse_ncp.solvers.studies.state import Point, Stage
 from sparse_ncp.solvers.studies.tables import Row
 from sparse_ncp.solvers.studies.validation import Validated
-from sparse_ncp.worker.contract import Id, Job, JobError, JobRequest, JobResult, JobState, Name
+from sparse_ncp.worker.contract import Id, Job, JobError, JobRequest, JobResult, JobState, MaskTensor, Name
 from sparse_ncp.worker.former_names import FormerNames
 from sparse_ncp.worker.owner_limits import FrozenModel
 
@@ -162,7 +165,8 @@ class CompareFields(StudyFields):
 
     def run(self, cell: Cell) -> JobRequest:
         """Return the first run of a cell as the request of a single job."""
-        same = self.model_dump(mode="json", exclude_unset=True, include={*COMMON, "initial", "mask", "fixed"})
+        given = self.model_dump(mode="json", exclude_unset=True, include={*COMMON, "initial", "mask", "fixed"})
+        same = {"penalty": PENALTY, **given}
         weight = {"beta": cell.beta} if cell.sparsity is None else {"sparsity": cell.sparsity}
         asked = {"rank": cell.rank, "method": cell.method, "seed": self.seed, "tensor_id": self.tensor_id}
         return JobRequest.model_validate({**same, **weight, **asked})
@@ -178,7 +182,16 @@ else:  # the fields of a job that are the same in all runs, as the job defines t
         **{
             name: (JobRequest.model_fields[name].annotation, JobRequest.model_fields[name])
             for name in (*COMMON, "initial", "mask", "fixed")
+            if name != "penalty"
         },
+        penalty=(
+            JobRequest.model_fields["penalty"].annotation,
+            Field(
+                PENALTY,
+                description="of all methods: l1: β‖Aⁿ‖₁; l1_squared: β/2 Σ‖row‖₁²; null: each method's own of the "
+                "paper, whose objectives cannot be compared",
+            ),
+        ),
     )
 
 
@@ -198,9 +211,17 @@ class ChooseRequest(StudyFields):
     seeds: Whole = Field(3, ge=1, le=50, description=ChoiceSettings.model_fields["seeds"].description)
     missing: Missing = Field("refuse", description=ChoiceSettings.model_fields["missing"].description)
     negative: Negative = Field("refuse", description=ChoiceSettings.model_fields["negative"].description)
+    zeros: Zeros = Field("readings", description=ChoiceSettings.model_fields["zeros"].description)
+    exclude: Exclude | None = Field(None, description=ChoiceSettings.model_fields["exclude"].description)
+    mask: MaskTensor | None = Field(None, description="mask of observed entries; NaN entries are never observed")
     samples_mode: Mode = Field(1, description=ChoiceSettings.model_fields["samples_mode"].description)
     noise: NoiseSetting = Field("auto", description=ChoiceSettings.model_fields["noise"].description)
     stop: ChoiceStop = Field(ChoiceStop(), description="when to give up")
+
+    def run(self) -> JobRequest:
+        """Return the request of the job that makes the choice, whose model has no penalty."""
+        same = self.model_dump(include=set(JobRequest.model_fields) - {"stop"})
+        return JobRequest.model_validate({**same, "method": "hals", "stop": {"max_seconds": self.stop.max_seconds}})
 
     def settings(self) -> ChoiceSettings:
         """Return the settings of the solver."""
@@ -301,6 +322,9 @@ class StudyTable(FrozenModel):
     mode: int = Field(description="mode of sparsity and components, counted from 1")
     rows: tuple[Annotated[StudyRow, FormerNames(asked_sparsity="requested_sparsity")], ...]
     ranks: tuple[StudyRank, ...]
+    notes: tuple[str, ...] = Field(
+        (), description="what to know before rows are compared: objectives with different penalties, and warnings"
+    )
 
 
 class ChoiceFound(FrozenModel):

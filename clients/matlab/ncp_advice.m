@@ -21,6 +21,9 @@ function text = ncp_advice(study)
     lines = {study.advice.reason};
   elseif isfield(study, 'recommendation') && isstruct(study.recommendation)
     lines = [{study.recommendation.title}; cellstr(study.recommendation.sentences)];
+    if isfield(study, 'table') && isstruct(study.table) && ~isempty(study.table.notes)
+      lines = [lines; cellstr(study.table.notes)];
+    end
   end
   if nargout > 0
     text = lines;

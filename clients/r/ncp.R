@@ -95,13 +95,15 @@ ncp_study <- function(tensor, kind, ..., url = NULL, key = NULL) {
 #' Print the advice of a study that has ended
 #'
 #' @param study Record of a study, as `ncp_watch_study()` returns it.
-#' @return The lines that were printed, invisibly: the reason of a choice, or the recommendation of a comparison.
+#' @return The lines that were printed, invisibly: the reason of a choice, or the recommendation of a
+#'   comparison and the notes on its table.
 #' @examples
 #' ncp_advice(ncp_watch_study(study))
 ncp_advice <- function(study) {
   lines <- character(0)
   if (!is.null(study$advice)) lines <- study$advice$reason
   if (!is.null(study$recommendation)) lines <- c(study$recommendation$title, unlist(study$recommendation$sentences))
+  lines <- c(lines, unlist(study$table$notes))
   writeLines(lines)
   invisible(lines)
 }

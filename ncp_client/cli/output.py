@@ -153,8 +153,15 @@ def print_study(study: Study) -> None:
     if table is None:
         return
     means = (name.replace("_", " ").upper() for name, _ in MEAN_COLUMNS)
-    titles = ("RANK", "METHOD", "WEIGHT", "RUNS", "FAILED", *means, "BEST")
-    print_table(titles, (_cell_row(row) for row in table["rows"]))
+    # A column only where rows differ in it.
+    penalties = {row["penalty"] for row in table["rows"]} - {None}
+    more = [name for name, shown in (("penalty", len(penalties) > 1), ("warned", _any_warned(table))) if shown]
+    titles = ("RANK", "METHOD", "WEIGHT", "RUNS", "FAILED", *means, *(name.upper() for name in more), "BEST")
+    print_table(titles, (_cell_row(row, more) for row in table["rows"]))
+    for note in table["notes"]:
+        print(_escape(note))
+    for text in dict.fromkeys(text for row in table["rows"] for text in row["warnings"]):
+        print(f"warning: {_escape(text)}")
     recommendation = study.recommendation
     if recommendation is not None:
         print(f"\n{recommendation['title']}")
@@ -162,10 +169,23 @@ def print_study(study: Study) -> None:
             print(f"- {_escape(sentence)}")
 
 
-def _cell_row(row: dict[str, Any]) -> Sequence[object]:
+def _any_warned(table: dict[str, Any]) -> bool:
+    return any(row["warned"] for row in table["rows"])
+
+
+def _cell_row(row: dict[str, Any], more: Sequence[str]) -> Sequence[object]:
     weight = row["beta"] if row["requested_sparsity"] is None else row["requested_sparsity"]
     shown = [_mean(row[name], digits) for name, digits in MEAN_COLUMNS]
-    return row["rank"], row["method"], f"{weight:g}", row["runs"], row["failures"], *shown, row["best"] or "-"
+    return (
+        row["rank"],
+        row["method"],
+        f"{weight:g}",
+        row["runs"],
+        row["failures"],
+        *shown,
+        *(row[name] or "-" for name in more),
+        row["best"] or "-",
+    )
 
 
 def _mean(spread: dict[str, Any] | None, digits: str) -> str:

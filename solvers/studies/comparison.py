@@ -13,14 +13,26 @@ from numpy.typing import NDArray
 
 from sparse_ncp.solvers.bcd.loop import solve
 from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput
+from sparse_ncp.solvers.metrics import weights
 from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.studies.archive import pack, unpack
 from sparse_ncp.solvers.studies.recommendation import Recommendation, rank_evidence, recommend
-from sparse_ncp.solvers.studies.runs import Descent, Run
-from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
+from sparse_ncp.solvers.studies.runs import Descent, Run, components_by_weight
+from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings, Validation
 from sparse_ncp.solvers.studies.tables import table
-from sparse_ncp.solvers.studies.validation import Validated, check_validation, checks, run_check, validated
-from sparse_ncp.solvers.tensor.exclusion import without_indices
+from sparse_ncp.solvers.studies.validation import (
+    Validated,
+    check_validation,
+    checks,
+    fitted_part,
+    observed_entries,
+    run_check,
+    validated,
+)
+from sparse_ncp.solvers.tensor.exclusion import Exclusion
+from sparse_ncp.solvers.tensor.scan import Booleans
+from sparse_ncp.solvers.tensor.threads import Threads
+from sparse_ncp.solvers.tensor.validation import prepare_tensor
 
 FORMAT = 1
 
@@ -88,15 +100,20 @@ class ComparisonState:
     def from_bytes(cls, content: bytes) -> "ComparisonState":
         header, arrays = unpack(content, "compare", FORMAT)
         modes = range(1, len(header["shape"]) + 1)
+        settings = ComparisonSettings.model_validate(header["settings"])
+        cells = [_place(cell) for cell in settings.cells]
         runs = []
         for place, numbers in enumerate(header["runs"]):
             fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in numbers.items()}
-            fields["cell"] = Cell.model_validate(numbers["cell"])
+            fields["cell"] = settings.cells[cells.index(_place(Cell.model_validate(numbers["cell"])))]
             kept = modes if numbers["error"] is None else ()
             seconds, objective = (tuple(row) for row in arrays[f"run{place}_descent"].tolist())
             fields["descent"] = Descent(seconds, objective)
-            runs.append(Run(**fields, factors=tuple(arrays[f"run{place}_A{mode}"] for mode in kept)))
-        settings = ComparisonSettings.model_validate(header["settings"])
+            factors = tuple(arrays[f"run{place}_A{mode}"] for mode in kept)
+            if "mode_components" not in fields:  # saved by 0.1.0
+                fields["mode_components"] = fields["components"]
+                fields["components"] = components_by_weight(weights(factors)) if factors else 0
+            runs.append(Run(**fields, factors=factors))
         return cls(settings, tuple(header["shape"]), tuple(runs), tuple(header["checked"]))
 
 
@@ -104,6 +121,7 @@ def compare(
     tensor: NDArray[Any],
     settings: ComparisonSettings,
     *,
+    mask: Booleans | None = None,
     resume: ComparisonState | None = None,
     threads: int | None = None,
 ) -> Iterator[ComparisonState]:
@@ -115,6 +133,8 @@ def compare(
         The tensor to decompose.
     settings
         The grid of runs, and the validations.
+    mask
+        True where an entry is observed; each mode has the tensor's length, or 1 where it is the same all along.
     resume
         A state to resume from, as an earlier call yielded it for the same tensor and settings.
     threads
@@ -135,29 +155,45 @@ def compare(
     2
     """
     shape = np.shape(tensor)
-    check_validation(settings.validation, shape)
+    planned = [(cell, repeat) for repeat in range(settings.repeats) for cell in settings.cells]
+    common = settings.settings(*planned[0])
+    rest, known = tensor, mask
+    if settings.validation != Validation():  # before any run
+        rest, known = fitted_part(tensor, common, mask)
+        exclusion = Exclusion.of(common.exclude, shape)
+        with Threads(threads) as pool:
+            prepare_tensor(rest, "float64", pool, known, common.missing, common.negative)
+        check_validation(settings.validation, rest.shape, observed_entries(rest, known), exclusion)
     state = resume or ComparisonState(settings, shape)
     if (state.settings, state.shape) != (settings, shape):
         raise InvalidInput("resume", "was saved for another study", "pass the same tensor and settings")
-    planned = [(cell, repeat) for repeat in range(settings.repeats) for cell in settings.cells]
     for cell, repeat in planned[len(state.runs) :]:
-        run = _run(tensor, cell, repeat, settings.settings(cell, repeat), threads)
+        run = _run(tensor, cell, repeat, settings.settings(cell, repeat), mask, threads)
         state = replace(state, runs=(*state.runs, run))
         yield state
-    rest = without_indices(np.asarray(tensor), settings.settings(*planned[0]).exclude)
     for check in checks(settings.validation, settings.ranks)[len(state.checked) :]:
-        found = run_check(rest, settings.validation, check, settings.seed, threads)
+        found = run_check(rest, settings.validation, check, common, threads, mask=known)
         state = replace(state, checked=(*state.checked, found))
         yield state
 
 
-def _run(tensor: NDArray[Any], cell: Cell, repeat: int, settings: Settings, threads: int | None) -> Run:
+def _run(
+    tensor: NDArray[Any], cell: Cell, repeat: int, settings: Settings, mask: Booleans | None, threads: int | None
+) -> Run:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AdviceWarning)  # the caller chose these settings in order to compare them
         try:
-            return Run.of(cell, repeat, solve(tensor, settings, threads=threads))
+            result = solve(tensor, settings, mask=mask, threads=threads)
         except InvalidInput as error:
             return Run(cell, repeat, error=str(error))
+    core = result.diagnostics.core_consistency if result.diagnostics else None
+    descent = Descent.of(result.history)
+    return Run.of(cell, repeat, result, core_consistency=core, descent=descent, factors=tuple(result.factors))
+
+
+def _place(cell: Cell) -> tuple[object, ...]:
+    """Return what identifies a cell in its grid."""
+    return cell.rank, cell.method, cell.beta, cell.sparsity
 
 
 def _numbers(run: Run) -> dict[str, Any]:

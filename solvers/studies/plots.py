@@ -75,15 +75,16 @@ def choice(study: Choice) -> "Figure":
 
 
 def objective(runs: Sequence[Run]) -> "Figure":
-    """Plot the objective against computing time, with one panel per rank and weight."""
+    """Plot the objective against computing time, with one panel per rank, weight and penalty."""
     done = [run for run in runs if run.error is None]
-    panels = list(dict.fromkeys((run.cell.rank, _weight(run.cell)) for run in runs))
+    panels = list(dict.fromkeys((run.cell.rank, _weight(run.cell), run.cell.penalty) for run in runs))
     figure, axes = _figure(len(panels), width=6.4, height=1 + 2.6 * len(panels))
     methods = list(dict.fromkeys(run.cell.method for run in runs))
     for panel, axis in zip(panels, axes, strict=True):
         shown: dict[str, int] = {}
         for run in done:
-            if (run.cell.rank, _weight(run.cell)) != panel or shown.get(run.cell.method, 0) >= MOST_CURVES:
+            own = run.cell.rank, _weight(run.cell), run.cell.penalty
+            if own != panel or shown.get(run.cell.method, 0) >= MOST_CURVES:
                 continue
             first = run.cell.method not in shown
             shown[run.cell.method] = shown.get(run.cell.method, 0) + 1
@@ -135,8 +136,8 @@ def boxes(cells: Sequence[Cell], values: Sequence[Sequence[float]], title: str) 
     return figure
 
 
-def path(rows: Sequence[Row], mode: int = 1) -> "Figure":
-    """Plot nonzero components and relative error against the weight of the penalty, with one column per rank."""
+def path(rows: Sequence[Row]) -> "Figure":
+    """Plot components and relative error against the weight of the penalty, with one column per rank."""
     ranks, methods = (list(dict.fromkeys(getattr(row.cell, name) for row in rows)) for name in ("rank", "method"))
     by_sparsity = any(row.cell.sparsity is not None for row in rows)
     asked = sorted({_weight(row.cell) for row in rows})
@@ -155,7 +156,7 @@ def path(rows: Sequence[Row], mode: int = 1) -> "Figure":
         above.set_title(f"rank {rank}", fontsize="medium")
         below.set_xlabel("sparsity [fraction of the norm]" if by_sparsity else "β")
         below.set_xticks(range(len(asked)), [f"{weight:g}" for weight in asked])
-    components[0].set_ylabel(f"nonzero components\nof mode {mode}")
+    components[0].set_ylabel("components")
     errors[0].set_ylabel("relative error")
     for axis in (components[0], errors[0]):
         axis.set_ylim(bottom=0)
@@ -268,7 +269,8 @@ def _weight(cell: Cell) -> float:
 
 def _weight_title(run: Run) -> str:
     name = "β =" if run.cell.sparsity is None else "sparsity"
-    return f"rank {run.cell.rank}, {name} {_weight(run.cell):g}"
+    squared = " (squared penalty)" if run.cell.penalty == "l1_squared" else ""
+    return f"rank {run.cell.rank}, {name} {_weight(run.cell):g}{squared}"
 
 
 def _log_where_positive(axis: "Axes") -> None:

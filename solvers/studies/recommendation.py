@@ -154,8 +154,8 @@ class _Candidate:
 
     @classmethod
     def of(cls, rows: Sequence[Row], evidence: RankEvidence) -> "_Candidate":
-        lightest = min(map(_weight, rows))
-        base = min((row for row in rows if _weight(row) == lightest), key=_objective)
+        lightest = min(row.weight for row in rows)
+        base = _best_of([row for row in rows if row.weight == lightest])
         checks, core = [], evidence.core_consistency
         if evidence.split_half is not None:
             same, lowest = evidence.split_half.passed, min(evidence.split_half.congruence)
@@ -250,11 +250,12 @@ def _smallest_predicting(candidates: Sequence[_Candidate]) -> _Candidate | None:
 
 def _recommend_weight(rows: Sequence[Row], mode: int) -> tuple[list[Row], list[str]]:
     """Return the rows with the largest weight that costs neither fit nor components, and the reasons."""
-    weights_tried = sorted({_weight(row) for row in rows})
-    by_weight = [sorted((row for row in rows if _weight(row) == w), key=_objective) for w in weights_tried]
+    weights_tried = sorted({row.weight for row in rows})
+    by_weight = [[row for row in rows if row.weight == w] for w in weights_tried]
     if len(by_weight) == 1:
         return by_weight[0], []
-    base = by_weight[0][0]
+    best = [_best_of(of_weight) for of_weight in by_weight]
+    base = best[0]
     deviation = base.relative_error.deviation if base.relative_error is not None else 0.0
     highest = _error(base) * (1 + FREE_INCREASE) + (deviation if math.isfinite(deviation) else 0.0)
 
@@ -271,8 +272,8 @@ def _recommend_weight(rows: Sequence[Row], mode: int) -> tuple[list[Row], list[s
             parts.append(f"{100 * row.sparsity.mean:.0f} % zeros in mode {mode}")
         return ", ".join(parts)
 
-    place = max((place for place, tried in enumerate(by_weight) if is_free(tried[0])), default=0)
-    row = by_weight[place][0]
+    place = max((place for place, row in enumerate(best) if is_free(row)), default=0)
+    row = best[place]
     name = _weight_name(row).capitalize() if row.beta is None else _weight_name(row)
     if place == 0:
         reasons = [f"{name} is the smallest weight tried: {cost(row)}."]
@@ -281,7 +282,7 @@ def _recommend_weight(rows: Sequence[Row], mode: int) -> tuple[list[Row], list[s
             f"{name} is the largest weight without a cost: {cost(row)}; with {_weight_name(base)}, {cost(base)}."
         ]
     if place + 1 < len(by_weight):
-        heavier = by_weight[place + 1][0]
+        heavier = best[place + 1]
         reasons.append(f"With {_weight_name(heavier)} the fit or the components suffer: {cost(heavier)}.")
     else:
         reasons.append("Larger weights were not tried.")
@@ -290,8 +291,12 @@ def _recommend_weight(rows: Sequence[Row], mode: int) -> tuple[list[Row], list[s
 
 def _recommend_method(rows: Sequence[Row]) -> tuple[Row, list[str]]:
     """Return the fastest of the rows that reach the lowest objective, and the reason."""
+    others_penalty = {row.penalty for row in rows} - {_best_of(rows).penalty}
+    left_out = [row.method for row in rows if row.penalty in others_penalty]
+    rows = sorted((row for row in rows if row.method not in left_out), key=_objective)
+    apart = [f"Left out of this, since their penalty is another one: {', '.join(left_out)}."] if left_out else []
     if len(rows) == 1:
-        return rows[0], []
+        return rows[0], apart
     lowest = _objective(rows[0])
     same = [row for row in rows if _objective(row) <= lowest + SAME_OBJECTIVE * abs(lowest)]
     fastest = min(same, key=lambda row: row.seconds.mean if row.seconds is not None else math.inf)
@@ -299,11 +304,12 @@ def _recommend_method(rows: Sequence[Row]) -> tuple[Row, list[str]]:
         f"{row.method} {'?' if row.seconds is None else format(row.seconds.mean, '.3g')} s, {_objective(row):.4g}"
         for row in (fastest, *(row for row in rows if row is not fastest))
     ]
-    return fastest, [f"Fastest method to the lowest objective (time, objective): {first}; {'; '.join(others)}."]
+    return fastest, [f"Fastest method to the lowest objective (time, objective): {first}; {'; '.join(others)}.", *apart]
 
 
-def _weight(row: Row) -> float:
-    return row.beta if row.beta is not None else row.requested_sparsity or 0.0
+def _best_of(rows: Sequence[Row]) -> Row:
+    """Return the row with the lowest objective, or with the lowest relative error if the objectives differ in kind."""
+    return min(rows, key=_objective if len({row.penalty for row in rows}) == 1 else _error)
 
 
 def _weight_name(row: Row) -> str:

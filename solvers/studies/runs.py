@@ -4,10 +4,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any, Protocol
 
-from sparse_ncp.solvers.bcd.result import Result
+import numpy as np
+
 from sparse_ncp.solvers.bcd.state import History
-from sparse_ncp.solvers.metrics import DEAD_SHARE, best_matching, unit_columns, weights
+from sparse_ncp.solvers.metrics import (
+    DEAD_SHARE,
+    NonzeroComponents,
+    Sparsity,
+    best_matching,
+    unit_columns,
+    weights,
+)
 from sparse_ncp.solvers.studies.settings import Cell
 from sparse_ncp.solvers.tensor.products import Array, Float64, hadamard
 
@@ -28,6 +37,29 @@ class Descent:
         return cls(tuple(history.seconds[i] for i in kept), tuple(history.objective[i] for i in kept))
 
 
+class RunNumbers(Protocol):
+    """The numbers of a result, in Python or in the record of a job."""
+
+    @property
+    def objective(self) -> float: ...
+    @property
+    def relative_error(self) -> float: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def iterations(self) -> int: ...
+    @property
+    def stop_reason(self) -> str: ...
+    @property
+    def sparsity(self) -> Sparsity: ...
+    @property
+    def nonzero_components(self) -> NonzeroComponents: ...
+    @property
+    def weights(self) -> Sequence[float] | Float64: ...
+    @property
+    def warnings(self) -> Sequence[str]: ...
+
+
 @dataclass(frozen=True)
 class Run:
     """One run: its results, or the error that ended it."""
@@ -40,7 +72,9 @@ class Run:
     iterations: int = 0
     stop_reason: str = ""
     sparsity: tuple[float, ...] = ()  # per mode, as are the components
-    components: tuple[int, ...] = ()
+    mode_components: tuple[int, ...] = ()
+    components: int = 0  # with a weight, whatever their scale in each mode
+    warnings: tuple[str, ...] = ()
     core_consistency: float | None = None  # None where there is none, or without diagnostics
     error: str | None = None
     descent: Descent = Descent()
@@ -48,21 +82,28 @@ class Run:
     job_id: str | None = None  # of a run on a server
 
     @classmethod
-    def of(cls, cell: Cell, repeat: int, result: Result) -> "Run":
+    def of(cls, cell: Cell, repeat: int, result: RunNumbers, **others: Any) -> "Run":
+        """Return a run that has succeeded; `others` are the fields that its result does not have."""
         return cls(
             cell,
             repeat,
-            result.objective,
-            result.relative_error,
-            result.seconds,
-            result.iterations,
-            result.stop_reason,
-            result.sparsity.per_mode,
-            result.nonzero_components.per_mode,
-            result.diagnostics.core_consistency if result.diagnostics else None,
-            descent=Descent.of(result.history),
-            factors=tuple(result.factors),
+            objective=result.objective,
+            relative_error=result.relative_error,
+            seconds=result.seconds,
+            iterations=result.iterations,
+            stop_reason=result.stop_reason,
+            sparsity=result.sparsity.per_mode,
+            mode_components=result.nonzero_components.per_mode,
+            components=components_by_weight(result.weights),
+            warnings=tuple(result.warnings),
+            **others,
         )
+
+
+def components_by_weight(sizes: Sequence[float] | Float64) -> int:
+    """Count the components with these weights that are not negligible beside the largest."""
+    w = np.asarray(sizes)
+    return int((w > DEAD_SHARE * w.max(initial=0.0)).sum())
 
 
 def matches(runs: Sequence[Run]) -> list[float]:

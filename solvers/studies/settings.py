@@ -6,9 +6,22 @@ from typing import Any, Literal, Self, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sparse_ncp.solvers.settings import MethodName, Mode, NotNegative, Number, Positive, Settings, Share, Whole
+from sparse_ncp.solvers.methods import Penalty
+from sparse_ncp.solvers.settings import (
+    RECOMMENDED,
+    Exclude,
+    MethodName,
+    Mode,
+    NotNegative,
+    Number,
+    Positive,
+    Settings,
+    Share,
+    Whole,
+)
 from sparse_ncp.solvers.studies.fitting.noise import NoiseKind
 from sparse_ncp.solvers.tensor.validation import Missing, Negative
+from sparse_ncp.solvers.zeros import Zeros
 
 NoiseSetting: TypeAlias = Literal["auto"] | NoiseKind
 
@@ -61,6 +74,16 @@ class ChoiceSettings(BaseModel):
     negative: Negative = Field(
         "refuse", description="refuse: a negative entry is an error; keep: fit it as it is, without clipping"
     )
+    zeros: Zeros = Field(
+        "readings",
+        description="readings: a zero is a reading, and if some look missing the study is made again without them; "
+        "missing: fibres of zeros that look missing count as not observed",
+    )
+    exclude: Exclude | None = Field(
+        None,
+        description='indices to leave out, by mode: {"1": [2, 5]}. Modes count from 1, indices from 0; a text is a '
+        "label of the tensor's axes",
+    )
     samples_mode: Mode = Field(1, description="the mode whose indices are the samples, counted from 1")
     noise: NoiseSetting = Field(
         "auto",
@@ -75,6 +98,9 @@ class ChoiceSettings(BaseModel):
 # Settings that a cell of the grid decides; every other field may be given once for all runs.
 VARIED = ("rank", "method", "beta", "sparsity", "seed")
 COMMON = tuple(name for name in Settings.model_fields if name not in VARIED)
+# The penalty of all methods, unless a comparison names one, or null for that of each method: the methods' own are two
+# functions, whose objectives and weights cannot be compared.
+PENALTY: Penalty = "l1"
 
 
 class Cell(BaseModel):
@@ -86,16 +112,18 @@ class Cell(BaseModel):
     method: str
     beta: float | None
     sparsity: float | None
+    penalty: Penalty | None = Field(None, description="what the weight multiplies; null where the weight is 0")
 
     def __str__(self) -> str:
         weight = f"beta {self.beta:g}" if self.sparsity is None else f"sparsity {self.sparsity:g}"
-        return f"rank {self.rank}, {self.method}, {weight}"
+        return f"rank {self.rank}, {self.method}, {weight}{' (squared)' if self.penalty == 'l1_squared' else ''}"
 
 
 class ComparisonSettings(BaseModel):
     """A grid of runs: every rank with every method and every weight, from the same starts.
 
-    All other fields of `Settings` may be given as well, and apply to every run.
+    All other fields of `Settings` may be given as well, and apply to every run. The penalty is the plain one for all
+    methods unless `penalty` is given; with `penalty=None` each method has its own.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
@@ -118,7 +146,7 @@ class ComparisonSettings(BaseModel):
     def _gather_common(cls, fields: Any) -> Any:
         if not isinstance(fields, Mapping) or "common" in fields:
             return fields
-        common = {name: _plain(fields[name]) for name in COMMON if name in fields}
+        common = {"penalty": PENALTY, **{name: _plain(fields[name]) for name in COMMON if name in fields}}
         return {**{name: value for name, value in fields.items() if name not in common}, "common": common}
 
     @model_validator(mode="after")
@@ -141,10 +169,24 @@ class ComparisonSettings(BaseModel):
     def cells(self) -> list[Cell]:
         """The cells of the grid, in the order of ranks, methods and weights."""
         weights = [(None, s) for s in self.sparsities] if self.sparsities else [(b, None) for b in self.betas or (0.0,)]
+        squared = {name: Settings(rank=1, method=name, penalty=self.penalty).penalises_squared for name in self.methods}
         return [
-            Cell(rank=rank, method=method, beta=beta, sparsity=sparsity)
+            Cell(
+                rank=rank,
+                method=method,
+                beta=beta,
+                sparsity=sparsity,
+                penalty=("l1_squared" if squared[method] else "l1") if beta or sparsity else None,
+            )
             for rank, method, (beta, sparsity) in product(self.ranks, self.methods, weights)
         ]
+
+    @property
+    def penalty(self) -> Penalty | None:
+        """The penalty of all runs; None if each method has its own."""
+        preset = RECOMMENDED["penalty"] if self.common.get("preset") == "recommended" else None
+        penalty: Penalty | None = self.common.get("penalty", preset)
+        return penalty
 
     def settings(self, cell: Cell, repeat: int) -> Settings:
         """Return the settings of one run."""

@@ -148,10 +148,8 @@ def validate_step(inputs: Inputs, state: ChoiceState, pool: Threads) -> ChoiceSt
         outcome = conclude(inputs.data, state)
         factors = _as_given(outcome.factors, state.settings.samples_mode)
         return replace(state, stage="done", outcome=replace(outcome, factors=factors))
-    found = run_check(
-        inputs.tensor, asked, planned[len(state.checked)], state.settings.seed, pool.count,
-        mask=inputs.mask, missing=state.settings.missing, negative=state.settings.negative,
-    )  # fmt: skip
+    check = planned[len(state.checked)]
+    found = run_check(inputs.tensor, asked, check, state.settings, pool.count, mask=inputs.mask)
     return replace(state, checked=(*state.checked, found)).advance()
 
 

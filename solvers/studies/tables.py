@@ -1,7 +1,5 @@
-"""The table of a comparison: its rows, and their text as CSV or LaTeX."""
+"""The table of a comparison: one row per cell, and notes on what the rows have in common and what not."""
 
-import csv
-import io
 import math
 import statistics
 from collections.abc import Sequence
@@ -12,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from sparse_ncp.solvers.errors import InvalidInput
+from sparse_ncp.solvers.methods import Penalty
 from sparse_ncp.solvers.metrics import psnr
 from sparse_ncp.solvers.studies.runs import Run, matches
 from sparse_ncp.solvers.studies.settings import Cell
@@ -62,6 +61,9 @@ class Row(BaseModel):
     method: str
     beta: float | None
     requested_sparsity: float | None = Field(description="the sparsity in the request; null if it gave betas")
+    penalty: Penalty | None = Field(
+        None, description="what beta or sparsity multiplies: l1 or l1_squared; null where the weight is 0"
+    )
     runs: int = Field(description="runs that succeeded or failed")
     failures: int = Field(description="runs that failed")
     best: int | str | None = Field(description="repeat or job with the lowest objective")
@@ -70,14 +72,30 @@ class Row(BaseModel):
     seconds: Measured
     iterations: Measured
     sparsity: Measured = Field(description="fraction of zeros in the factor of the table's mode")
-    components: Measured = Field(description="nonzero components in the factor of the table's mode")
+    components: Measured = Field(description="components with a weight above a millionth of the largest, in all modes")
+    mode_components: Measured = Field(
+        None, description="components that reach the sparsity threshold in the factor of the table's mode"
+    )
     factor_match: Measured = Field(description="between pairs of the first 45 repeats; null for a single run")
     psnr: Measured = Field(description="of the reference factor, in dB; null without a reference")
+    warned: int = Field(0, description="runs with a warning")
+    warnings: tuple[str, ...] = Field((), description="the different warnings, at most ten, of the best run first")
 
     @property
     def cell(self) -> Cell:
         """The combination of settings that the row summarises."""
-        return Cell(rank=self.rank, method=self.method, beta=self.beta, sparsity=self.requested_sparsity)
+        return Cell(
+            rank=self.rank,
+            method=self.method,
+            beta=self.beta,
+            sparsity=self.requested_sparsity,
+            penalty=self.penalty,
+        )
+
+    @property
+    def weight(self) -> float:
+        """The requested weight of the penalty: beta or sparsity."""
+        return (self.beta if self.requested_sparsity is None else self.requested_sparsity) or 0.0
 
     @classmethod
     def of(
@@ -100,11 +118,13 @@ class Row(BaseModel):
         """
         succeeded = [run for run in runs if run.error is None]
         best = min(succeeded, key=lambda run: run.objective, default=None)
+        best_first = [run.warnings for run in sorted(succeeded, key=lambda run: run is not best)]
         return cls(
             rank=cell.rank,
             method=cell.method,
             beta=cell.beta,
             requested_sparsity=cell.sparsity,
+            penalty=cell.penalty,
             runs=len(runs),
             failures=len(runs) - len(succeeded),
             best=None if best is None else best.repeat if best.job_id is None else best.job_id,
@@ -113,14 +133,25 @@ class Row(BaseModel):
             seconds=Spread.of([run.seconds for run in succeeded]),
             iterations=Spread.of([run.iterations for run in succeeded]),
             sparsity=Spread.of([run.sparsity[mode - 1] for run in succeeded]),
-            components=Spread.of([run.components[mode - 1] for run in succeeded]),
+            components=Spread.of([run.components for run in succeeded]),
+            mode_components=Spread.of([run.mode_components[mode - 1] for run in succeeded]),
             factor_match=Spread.of(factor_match),
             psnr=Spread.of(psnr),
+            warned=sum(bool(run.warnings) for run in succeeded),
+            warnings=tuple(dict.fromkeys(text for some in best_first for text in some))[:MOST_WARNINGS],
         )
 
 
 Measure = Literal[
-    "objective", "relative_error", "seconds", "iterations", "sparsity", "components", "factor_match", "psnr"
+    "objective",
+    "relative_error",
+    "seconds",
+    "iterations",
+    "sparsity",
+    "components",
+    "mode_components",
+    "factor_match",
+    "psnr",
 ]
 
 
@@ -128,20 +159,23 @@ Measure = Literal[
 class Column:
     measure: Measure
     title: str
-    digits: str  # format of mean and deviation in LaTeX
+    best: Literal["least", "most"] | None = None  # which value is better, where one is
 
 
 COLUMNS = (
-    Column("objective", "Objective", ".4g"),
-    Column("relative_error", "Relative error", ".4f"),
-    Column("seconds", "Time [s]", ".2f"),
-    Column("iterations", "Iterations", ".0f"),
-    Column("sparsity", "Sparsity", ".3f"),
-    Column("components", "Components", ".1f"),
-    Column("factor_match", "Factor match", ".3f"),
-    Column("psnr", "PSNR [dB]", ".2f"),
+    Column("objective", "Objective", "least"),
+    Column("relative_error", "Relative error", "least"),
+    Column("seconds", "Time [s]", "least"),
+    Column("iterations", "Iterations"),
+    Column("sparsity", "Sparsity"),
+    Column("components", "Components"),
+    Column("mode_components", "Components of the mode"),
+    Column("factor_match", "Factor match", "most"),
+    Column("psnr", "PSNR [dB]", "most"),
 )
-CELL = ("rank", "method", "beta", "requested_sparsity")
+# Different warnings of a cell that a row repeats.
+MOST_WARNINGS = 10
+PENALTY_NAMES = {"l1": "plain", "l1_squared": "squared"}
 
 
 def table(runs: Sequence[Run], mode: int = 1, reference: NDArray[Any] | None = None) -> list[Row]:
@@ -181,6 +215,29 @@ def table(runs: Sequence[Run], mode: int = 1, reference: NDArray[Any] | None = N
     return rows
 
 
+def table_notes(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return what a reader of the table must know: which objectives cannot be compared, and that runs have warned."""
+    notes = []
+    methods: dict[str, list[str]] = {}
+    for row in rows:
+        if row.penalty is not None and row.method not in methods.setdefault(row.penalty, []):
+            methods[row.penalty].append(row.method)
+    if len(methods) > 1:
+        groups = " and ".join(
+            f"the {PENALTY_NAMES[penalty]} penalty ({penalty}: {', '.join(names)})"
+            for penalty, names in methods.items()
+        )
+        notes.append(
+            f"Objectives with {groups} are different functions, and their weights mean different things: compare them "
+            "within one penalty only, and relative errors with care."
+        )
+    warned = sum(row.warned for row in rows)
+    if warned:
+        of = sum(row.runs for row in rows)
+        notes.append(f"{warned} of {of} runs ended with a warning: see the warnings of each row.")
+    return tuple(notes)
+
+
 def check_reference(reference: NDArray[Any], shape: Sequence[int], mode: int) -> None:
     """Raise InvalidInput unless the reference can be a factor of this mode."""
     if not 1 <= mode <= len(shape):
@@ -188,50 +245,3 @@ def check_reference(reference: NDArray[Any], shape: Sequence[int], mode: int) ->
     if reference.ndim != 2 or len(reference) != shape[mode - 1]:
         remedy = f"give {shape[mode - 1]} rows, the length of mode {mode}, and a column per component"
         raise InvalidInput("reference", f"has shape {reference.shape}", remedy)
-
-
-def to_csv(rows: Sequence[Row]) -> str:
-    """Return a table as CSV, one line per cell.
-
-    Numbers are written in full, so reading them back gives the same bits; a missing value is an empty field. The last
-    column repeats `requested_sparsity` under its former name, `asked_sparsity`.
-    """
-    text = io.StringIO()
-    spreads = [f"{column.measure}_{part}" for column in COLUMNS for part in ("mean", "deviation")]
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*CELL, "runs", "failures", "best", *spreads, "asked_sparsity"])
-    for row in rows:
-        cell = [getattr(row, name) for name in CELL]
-        parts = [part for column in COLUMNS for part in _parts(getattr(row, column.measure))]
-        values = (*cell, row.runs, row.failures, row.best, *parts, row.requested_sparsity)
-        writer.writerow(["" if value is None else value for value in values])
-    return text.getvalue()
-
-
-def to_latex(rows: Sequence[Row]) -> str:
-    """Return a table as a booktabs `tabular`, mean ± standard deviation; columns without any value are left out."""
-    shown = [column for column in COLUMNS if any(getattr(row, column.measure) is not None for row in rows)]
-    weight = "$\\beta$" if all(row.requested_sparsity is None for row in rows) else "Requested sparsity"
-    titles = ["$R$", "Method", weight, *(column.title for column in shown), "Failures"]
-    lines = [f"\\begin{{tabular}}{{rlr{'r' * (len(shown) + 1)}}}", "\\toprule", _line(titles), "\\midrule"]
-    for row in rows:
-        requested = row.beta if row.requested_sparsity is None else row.requested_sparsity
-        spreads = [_in_latex(getattr(row, column.measure), column.digits) for column in shown]
-        lines.append(_line([str(row.rank), row.method, f"{requested:g}", *spreads, f"{row.failures} of {row.runs}"]))
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
-
-
-def _parts(spread: Spread | None) -> tuple[float | None, float | None]:
-    return (None, None) if spread is None else (spread.mean, spread.deviation)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return " & ".join(cells) + r" \\"
-
-
-def _in_latex(spread: Spread | None, digits: str) -> str:
-    if spread is None:
-        return "--"
-    if math.isinf(spread.mean):
-        return r"$-\infty$" if spread.mean < 0 else r"$\infty$"
-    return rf"${spread.mean:{digits}} \pm {spread.deviation:{digits}}$"

@@ -14,9 +14,11 @@ from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.metrics import congruences
 from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.studies.fitting.fits import model
-from sparse_ncp.solvers.studies.settings import Holdout, SplitHalf, Validation
+from sparse_ncp.solvers.studies.settings import ChoiceSettings, Holdout, SplitHalf, Validation
+from sparse_ncp.solvers.tensor.exclusion import Exclusion, exclude_with
 from sparse_ncp.solvers.tensor.scan import Booleans
-from sparse_ncp.solvers.tensor.validation import Missing, Negative
+from sparse_ncp.solvers.tensor.validation import describe_indices
+from sparse_ncp.solvers.zeros import mask_of_readings
 
 # Tucker's congruence from which two factors count as the same.
 SAME = 0.95
@@ -72,18 +74,40 @@ def run_check(
     tensor: NDArray[Any],
     validation: Validation,
     check: Check,
-    seed: int,
+    common: Settings | ChoiceSettings,
     threads: int | None,
     *,
     mask: Booleans | None = None,
-    missing: Missing = "refuse",
-    negative: Negative = "refuse",
 ) -> float:
-    """Return the congruence of a pair of halves, or the relative error on the entries of a fold."""
-    settings = Settings.recommended(rank=check.components, seed=seed, missing=missing, negative=negative)
+    """Return the congruence of a pair of halves, or the relative error on the entries of a fold.
+
+    `common` says how to take missing and negative entries, and has the seed; the tensor and the mask are those of
+    `fitted_part`.
+    """
+    same = {"seed": common.seed, "missing": common.missing, "negative": common.negative}
+    settings = Settings.recommended(rank=check.components, **same)
     if check.kind == "split_half" and validation.split_half is not None:
         return split_half(tensor, settings, validation.split_half, check.place, threads, mask)
     return holdout_error(tensor, settings, validation.holdout or Holdout(), check.place, threads, mask)
+
+
+def fitted_part(
+    tensor: NDArray[Any], settings: Settings | ChoiceSettings, mask: Booleans | None
+) -> tuple[NDArray[Any], Booleans | None]:
+    """Return the tensor and the mask without what runs with these settings leave out: indices, and hidden holes."""
+    known = mask_of_readings(tensor, settings.zeros, mask, settings.exclude)
+    exclusion = Exclusion.of(settings.exclude, np.shape(tensor))
+    array = np.asanyarray(tensor)
+    return (exclusion.array(array), exclusion.mask(known)) if exclusion else (array, known)
+
+
+def observed_entries(tensor: NDArray[Any], mask: Booleans | None) -> Booleans:
+    """Return where an entry is neither NaN nor masked."""
+    entries = np.ma.getdata(tensor)
+    observed: Booleans = ~np.ma.getmaskarray(tensor)
+    if entries.dtype.kind == "f":
+        observed &= ~np.isnan(entries)
+    return observed if mask is None else observed & mask
 
 
 def validated(validation: Validation, numbers: Sequence[int], found: Sequence[float]) -> Validated:
@@ -101,10 +125,18 @@ def validated(validation: Validation, numbers: Sequence[int], found: Sequence[fl
     )
 
 
-def check_validation(validation: Validation, shape: tuple[int, ...], observed: Booleans | None = None) -> None:
-    """Raise InvalidInput if the validation does not fit a tensor of this shape, or its observed entries."""
+def check_validation(
+    validation: Validation,
+    shape: tuple[int, ...],
+    observed: Booleans | None = None,
+    exclusion: Exclusion | None = None,
+) -> None:
+    """Raise InvalidInput if the validation does not fit a tensor of this shape, or its observed entries.
+
+    Shape and entries are those without excluded indices, if there is an exclusion.
+    """
     if validation.split_half is not None:
-        _check_split_half(validation.split_half, shape, observed)
+        _check_split_half(validation.split_half, shape, observed, exclusion)
     block = None if validation.holdout is None else validation.holdout.block
     if block is None:
         return
@@ -118,7 +150,9 @@ def check_validation(validation: Validation, shape: tuple[int, ...], observed: B
             raise InvalidInput("validate.holdout.block", f"covers whole rows of mode {mode + 1}", remedy)
 
 
-def _check_split_half(asked: SplitHalf, shape: tuple[int, ...], observed: Booleans | None) -> None:
+def _check_split_half(
+    asked: SplitHalf, shape: tuple[int, ...], observed: Booleans | None, exclusion: Exclusion | None
+) -> None:
     if asked.mode > len(shape):
         remedy = f"count the modes from 1 to {len(shape)}"
         raise InvalidInput("validate.split_half.mode", f"is {asked.mode} for {len(shape)} modes", remedy)
@@ -130,15 +164,35 @@ def _check_split_half(asked: SplitHalf, shape: tuple[int, ...], observed: Boolea
         raise InvalidInput("validate.split_half", "compares factors of matrices", remedy)
     if observed is None or observed.all():
         return
+    unread = _unread_in_halves(asked, observed)
+    if not unread:
+        return
+    if exclusion is not None:
+        unread = {mode: exclusion.kept[mode - 1][indices].tolist() for mode, indices in unread.items()}
+    problem = f"has halves in which {describe_indices(unread)} no observed entry"
+    before = {} if exclusion is None else exclusion.by_mode()
+    remedy = f"leave the check out, or leave out what has none: {exclude_with(before, unread)}"
+    others = (SplitHalf(mode=other + 1, parts=2) for other in range(len(shape)) if shape[other] >= 2)
+    able = next((other for other in others if not _unread_in_halves(other, observed)), None)
+    if able is not None:
+        remedy = f'give validate.split_half {{"mode": {able.mode}, "parts": {able.parts}}}, or {remedy}'
+    raise InvalidInput("validate.split_half", problem, remedy)
+
+
+def _unread_in_halves(asked: SplitHalf, observed: Booleans) -> dict[int, list[int]]:
+    """Return the indices of each mode, counted from 1, that have no reading in one of the halves."""
+    unread: dict[int, set[int]] = {}
     for pair in range(pairs_of_halves(asked.parts)):
-        for half in _halves(asked, shape, pair):
+        for half in _halves(asked, observed.shape, pair):
             seen = np.compress(half, observed, axis=asked.mode - 1)
-            for mode in range(len(shape)):
-                others = tuple(other for other in range(len(shape)) if other != mode)
-                unseen = np.flatnonzero(~seen.any(axis=others))
-                if unseen.size and mode != asked.mode - 1:
-                    problem = f"leaves index {unseen[0]} of mode {mode + 1} without a reading in one of the halves"
-                    raise InvalidInput("validate.split_half", problem, "leave the check out, or split another mode")
+            for mode in range(observed.ndim):
+                others = tuple(other for other in range(observed.ndim) if other != mode)
+                places = np.flatnonzero(~seen.any(axis=others))
+                if mode == asked.mode - 1:
+                    places = np.flatnonzero(half)[places]
+                if places.size:
+                    unread.setdefault(mode + 1, set()).update(places.tolist())
+    return {mode: sorted(indices) for mode, indices in sorted(unread.items())}
 
 
 def pairs_of_halves(parts: int) -> int:

@@ -1,20 +1,20 @@
 """Tasks of a study that are not single runs: a choice, and the validation of a comparison."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
 from pydantic import TypeAdapter
 
 from sparse_ncp.solvers import History, InvalidInput, Settings, State
-from sparse_ncp.solvers.runtime import given_weights, without_indices
+from sparse_ncp.solvers.runtime import given_weights
 from sparse_ncp.solvers.studies.advice import Advice
 from sparse_ncp.solvers.studies.choice import choose
 from sparse_ncp.solvers.studies.settings import ChoiceSettings, ComparisonSettings
 from sparse_ncp.solvers.studies.state import Choice, ChoiceState
-from sparse_ncp.solvers.studies.validation import checks, run_check
+from sparse_ncp.solvers.studies.validation import checks, fitted_part, run_check
 from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.execution.attempt import Attempt, Ended
 from sparse_ncp.worker.study_contract import ChoiceFound
@@ -52,9 +52,11 @@ class ChoiceAttempt(StudyAttempt):
         self._heartbeat.compute_clock.run_from(self._claim.spent_seconds)
         tensor = self._inputs.open_tensor()
         self._reached = self._retry(self._last_choice)
-        settings = ChoiceSettings.model_validate_json(str(self._claim.study_request))
-        limit = self._claim.settings.stop.max_seconds
-        for state in choose(tensor, settings, resume=self._reached, threads=self._configuration.threads_per_job):
+        settings = ChoiceSettings.model_validate_json(str(self._claim.study_request)).model_copy(
+            update={"exclude": self._claim.settings.exclude}  # whose labels are resolved
+        )
+        limit, threads = self._claim.settings.stop.max_seconds, self._configuration.threads_per_job
+        for state in choose(tensor, settings, mask=self._inputs.mask(), resume=self._reached, threads=threads):
             self._reached = state
             self._publish_choosing(state)
             if self._heartbeat.lost:
@@ -70,10 +72,10 @@ class ChoiceAttempt(StudyAttempt):
             if stopping:
                 return None
         outcome = self._reached.outcome if self._reached else None
-        if outcome is None:
+        if self._reached is None or outcome is None:
             raise RuntimeError("the choice ended without an outcome")
         self._save_choice(outcome)
-        norm = float(np.linalg.norm(np.asarray(tensor, np.float64)))
+        norm = self._reached.unit * math.sqrt(self._reached.observed)
         chosen = self._annotate(_as_state(outcome, self._claim.settings, norm, time.monotonic() - started))
         self._publish(chosen)
         return self._end(chosen)
@@ -150,13 +152,14 @@ class ValidationAttempt(StudyAttempt):
             ComparisonSettings.model_validate_json(str(self._claim.study_request)),
             list(self._claim.validation_results),
         )
-        tensor = without_indices(self._inputs.open_tensor(), self._claim.settings.exclude)
+        tensor, mask = fitted_part(self._inputs.open_tensor(), self._claim.settings, self._inputs.mask())
+        common, threads = self._claim.settings, self._configuration.threads_per_job
         for check in checks(grid.validation, grid.ranks)[len(found) :]:
             if self._heartbeat.cancel_requested:
                 return Ended(None, cancelled=True)
             if self._heartbeat.lost or self._must_stop():
                 return None
-            found.append(run_check(tensor, grid.validation, check, grid.seed, self._configuration.threads_per_job))
+            found.append(run_check(tensor, grid.validation, check, common, threads, mask=mask))
             if not self._save(partial(self._claims.keep_validation_results, self._claim, found)):
                 return None
         return Ended(None)

@@ -113,7 +113,7 @@ def check_job(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, m
 
 def assess(request: JobRequest, owner: str, limits: Limits, inputs: Inputs, memory_limit: int) -> Assessment:
     """Return all problems of a request, and the memory that its job needs."""
-    problems: list[Problem] = [*limit_problems(request.rank, request.stop.max_seconds, limits)]
+    problems: list[Problem] = [*_limit_problems(request.rank, request.stop.max_seconds, limits)]
     tensor = _collect(problems, lambda: inputs.tensor(owner, request.tensor_id))
     named = _find_named(problems, request, owner, inputs)
     needed: int | None = None
@@ -134,7 +134,7 @@ def problems_of_invalid(body: object, owner: str, limits: Limits, inputs: Inputs
         return []
     partial = PartialRequest.model_validate(body)
     max_seconds, tensor_id = partial.stop.max_seconds if partial.stop else None, partial.tensor_id
-    problems: list[Problem] = [*limit_problems(partial.rank, max_seconds, limits)]
+    problems: list[Problem] = [*_limit_problems(partial.rank, max_seconds, limits)]
     if tensor_id is not None:
         _collect(problems, lambda: inputs.tensor(owner, tensor_id))
     _find_named(problems, partial, owner, inputs)
@@ -215,7 +215,7 @@ def _in_field(field: str, find: Callable[[], Answer]) -> Answer:
         raise InvalidInput(field, error.problem, error.remedy) from error
 
 
-def limit_problems(rank: int | None, max_seconds: float | None, limits: Limits) -> Iterator[InvalidInput]:
+def _limit_problems(rank: int | None, max_seconds: float | None, limits: Limits) -> Iterator[InvalidInput]:
     """Yield the fields that exceed the limits of the caller."""
     if rank is not None and limits.rank is not None and rank > limits.rank:
         problem = f"{rank} is over your limit of {limits.rank}"
@@ -308,14 +308,14 @@ def _mask(record: TensorRecord | None, shape: tuple[int, ...], inputs: Inputs) -
 def _entry_problems(record: TensorRecord, size: int, settings: Settings) -> Iterator[InvalidInput]:
     """Yield problems with entries whose treatment the request does not specify."""
     if record.missing and settings.missing == "refuse":
-        problem = f"{describe_count(record.missing, size)} NaN, and the job does not say what that means"
+        problem = f"{_describe_count(record.missing, size)} NaN, and the job does not say what that means"
         yield InvalidInput(
             "missing", problem, 'give "nan" if they were not observed, or upload the tensor without them'
         )
     if record.max <= 0:
         yield InvalidInput("tensor_id", "no entry is positive", "nonnegative components fit positive entries only")
     elif record.negative and settings.negative == "refuse":
-        problem = f"{describe_count(record.negative, size)} negative, the least is {record.min:.6g}"
+        problem = f"{_describe_count(record.negative, size)} negative, the least is {record.min:.6g}"
         method = "" if METHODS[settings.method].signed else f", with another method than {settings.method}"
         zeros = "upload the tensor with zeros in their place, as sparse_ncp.clip makes it"
         remedy = f'give "keep" to fit them as they are{method}, or {zeros}'
@@ -325,7 +325,7 @@ def _entry_problems(record: TensorRecord, size: int, settings: Settings) -> Iter
         yield InvalidInput("negative", problem, remedy)
 
 
-def describe_count(count: int, size: int) -> str:
+def _describe_count(count: int, size: int) -> str:
     """Describe a number of entries and their share, as in "12 of 1,000 entries (1.2 %) are"."""
     return f"{count:,} of {size:,} entries ({100 * count / size:.2g} %) {'is' if count == 1 else 'are'}"
 

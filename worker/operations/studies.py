@@ -3,7 +3,6 @@
 import json
 import math
 
-from sparse_ncp.solvers import Settings, Stop
 from sparse_ncp.solvers.studies.settings import Validation
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import TERMINAL, Event, TensorRecord
@@ -102,11 +101,9 @@ def _plan(
 ) -> Plan:
     """Return the runs of a study: those of a comparison differ in the settings of their cell and in the seed."""
     if isinstance(request, ChooseRequest):
-        stop = Stop(max_seconds=request.stop.max_seconds)
-        settings = Settings(rank=request.rank, method="hals", seed=request.seed, stop=stop)
-        kept = {"name": request.name, "settings": settings_record(settings, max_seconds), "fixed_modes": None}
-        text = json.dumps({**kept, "request_id": request_id})
-        return Plan("", [PlannedCell("choose", "hals", False, text)], [request.seed])
+        run = request.run()
+        text = request_record(run, max_seconds, request_id)
+        return Plan("", [PlannedCell("choose", run.method, False, text)], [request.seed])
     grid, size = request.grid, math.prod(tensor.shape)
     cells, example = grid.cells, request.run(grid.cells[0])
     settings_of_cells = [settings_record(grid.settings(cell, 0), max_seconds) for cell in cells]

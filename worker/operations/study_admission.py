@@ -3,14 +3,16 @@
 import math
 from collections.abc import Iterator
 
-from sparse_ncp.solvers import InvalidInput
+from sparse_ncp.solvers import InvalidInput, ZeroFibres
+from sparse_ncp.solvers.runtime import Exclusion, check_mask, without_zero_fibres
 from sparse_ncp.solvers.studies.fitting.inputs import LARGEST_SHARE
 from sparse_ncp.solvers.studies.settings import Validation
 from sparse_ncp.solvers.studies.tables import check_reference
-from sparse_ncp.solvers.studies.validation import check_validation
-from sparse_ncp.worker.contract import LIVE, JobRequest, TensorRecord
+from sparse_ncp.solvers.studies.validation import check_validation, observed_entries
+from sparse_ncp.worker.contract import LIVE, ZERO_REPORTS, JobRequest, TensorRecord
 from sparse_ncp.worker.errors import InvalidJob, NotFound
-from sparse_ncp.worker.operations.admission import Inputs, check_job, describe_count, limit_problems
+from sparse_ncp.worker.operations.admission import MOST_SEARCHED, Inputs, check_job
+from sparse_ncp.worker.operations.exclusion import resolve_labels
 from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.store import Store
@@ -51,7 +53,7 @@ def check_study(
     """
     if isinstance(request, ChooseRequest):
         tensor = records.tensors.get(owner, request.tensor_id)
-        problems = [*_choice_problems(request, tensor, limits, memory_limit)]
+        problems = [*_choice_problems(request, tensor, owner, limits, records, store, memory_limit)]
     else:
         limit = min(limits.study_runs or MOST_RUNS, limits.live_runs or MOST_RUNS, MOST_RUNS)
         if request.count > limit:  # before the grid is expanded
@@ -62,17 +64,9 @@ def check_study(
         tensor = records.tensors.get(owner, request.tensor_id)
         if request.reference is not None:
             problems += _reference_problems(request.reference, tensor, owner, records, store)
-        hidden = bool(tensor.missing) or request.run_has_mask
-        if request.validation != Validation() and (hidden or tensor.negative):
-            problem = "goes with complete, nonnegative tensors only"
-            problems.append(
-                InvalidInput("validate", problem, "leave it out, or upload the tensor without such entries")
-            )
-        elif request.validation != Validation():
-            try:
-                check_validation(request.validation, tensor.shape)
-            except InvalidInput as error:
-                problems.append(error)
+        if not problems:
+            run = request.run(request.grid.cells[0])
+            problems += _validation_problems(request.validation, run, tensor, owner, records, store)
     if problems:
         raise InvalidJob(problems)
     return tensor
@@ -120,30 +114,55 @@ def _reference_problems(
         yield InvalidInput("reference.tensor_id", "has entries that are NaN", "give a factor that is known")
 
 
-def _choice_problems(
-    request: ChooseRequest, tensor: TensorRecord, limits: Limits, memory_limit: int
+def _validation_problems(
+    validation: Validation, run: JobRequest, record: TensorRecord, owner: str, records: Records, store: Store
 ) -> Iterator[InvalidInput]:
-    size = math.prod(tensor.shape)
-    yield from limit_problems(request.rank, request.stop.max_seconds, limits)
-    if tensor.missing and request.missing == "refuse":
-        remedy = "say that NaN means not observed with missing 'nan'"
-        yield InvalidInput("tensor_id", f"{describe_count(tensor.missing, size)} NaN", remedy)
-    if tensor.negative and request.negative == "refuse":
-        remedy = "fit them as they are with negative 'keep'"
-        yield InvalidInput("tensor_id", f"{describe_count(tensor.negative, size)} negative", remedy)
+    """Yield the problem of a validation; a tensor of moderate size is searched for halves without any reading."""
+    if validation == Validation():
+        return
+    tensor = store.open_tensor(record.sha256)
+    settings = resolve_labels(run.settings(), records.tensors.get_labelled(owner, record.id).axes)
+    exclusion, observed = Exclusion.of(settings.exclude, tensor.shape), None
+    if validation.split_half is not None and tensor.size <= MOST_SEARCHED:
+        mask = None
+        if run.mask is not None:
+            mask = check_mask(store.open_tensor(records.tensors.get(owner, run.mask.tensor_id).sha256), tensor.shape)
+        if settings.zeros == "missing":
+            reports = ZERO_REPORTS.validate_json(store.zeros(record.sha256) or "[]")
+            found = [ZeroFibres(one.mode, one.entries, one.share, one.ratio, one.level) for one in reports]
+            mask = without_zero_fibres(tensor, found, mask)
+        observed = observed_entries(exclusion.array(tensor), exclusion.mask(mask))
+    try:
+        check_validation(validation, exclusion.kept_shape, observed, exclusion)
+    except InvalidInput as error:
+        yield error
+
+
+def _choice_problems(
+    request: ChooseRequest,
+    tensor: TensorRecord,
+    owner: str,
+    limits: Limits,
+    records: Records,
+    store: Store,
+    memory_limit: int,
+) -> Iterator[InvalidInput]:
+    try:
+        check_job(request.run(), owner, limits, Inputs(records, store), memory_limit)
+    except InvalidJob as error:
+        for found in error.problems:
+            if isinstance(found, NotFound):
+                raise found from None
+            yield found
+        return
+    yield from _validation_problems(request.validation, request.run(), tensor, owner, records, store)
+    axes = records.tensors.get_labelled(owner, tensor.id).axes
+    shape = Exclusion.of(resolve_labels(request.run().settings(), axes).exclude, tensor.shape).kept_shape
+    size = math.prod(shape)
     if tensor.negative and request.noise in ("clipped", "counts"):
         problem = f"is {request.noise} for a tensor with negative entries"
         yield InvalidInput("noise", problem, "give auto or gaussian")
-    if request.samples_mode > len(tensor.shape):
-        problem = f"is {request.samples_mode} for {len(tensor.shape)} modes"
-        yield InvalidInput("samples_mode", problem, f"count the modes from 1 to {len(tensor.shape)}")
-    try:
-        check_validation(request.validation, tensor.shape)
-    except InvalidInput as error:
-        yield error
-    if tensor.max <= 0:
-        yield InvalidInput("tensor_id", "no entry is positive", "nonnegative components fit positive entries only")
-    if int(LARGEST_SHARE * (size - (tensor.missing or 0)) / sum(tensor.shape)) < 2:
+    if int(LARGEST_SHARE * (size - (tensor.missing or 0)) / sum(shape)) < 2:
         remedy = "give one with more entries: even two components would fit its noise"
         yield InvalidInput("tensor_id", "is too small for a choice", remedy)
     needed = COPIES * 8 * size

@@ -10,6 +10,7 @@ from sparse_ncp.solvers.studies.recommendation import RankEvidence, Recommendati
 from sparse_ncp.solvers.studies.runs import MOST_COMPARED, Descent, Run, comparable, match
 from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
 from sparse_ncp.solvers.studies.state import Choice
+from sparse_ncp.solvers.studies.tables import table_notes
 from sparse_ncp.solvers.studies.validation import validated
 from sparse_ncp.worker.contract import TERMINAL, Axes
 from sparse_ncp.worker.errors import NoFactorsYet, NotFound, NothingYet
@@ -80,7 +81,7 @@ class StudyTables:
         evidence = rank_evidence(grid.ranks, checked, core)
         jobs = {rank: None if run is None else run.id for rank, run in best.items()}
         ranks = [StudyRank.of(one, jobs[one.rank]) for one in evidence]
-        return StudyTable(mode=mode, rows=tuple(rows), ranks=tuple(ranks)), evidence
+        return StudyTable(mode=mode, rows=tuple(rows), ranks=tuple(ranks), notes=table_notes(rows)), evidence
 
     def _runs(self, study: Study, grid: ComparisonSettings) -> "CellRuns":
         """Return every cell with its runs, in the order of the grid."""
@@ -145,7 +146,7 @@ class StudyTables:
             return plots.components(factors, labels_of(self._records.tensors.axes_of_job(best.id)))
         if plot == "path":
             table = self.table(study, mode)
-            return plots.path(table.rows, table.mode)
+            return plots.path(table.rows)
         runs = self._runs(study, self._records.studies.grid(study.id))
         if plot == "objective":
             return self._objective(runs)
@@ -159,9 +160,9 @@ class StudyTables:
     def _objective(self, runs: "CellRuns") -> "Figure":
         from sparse_ncp.solvers.studies import plots
 
-        panels = list(dict.fromkeys((cell.rank, cell.beta, cell.sparsity) for cell, _ in runs))
+        panels = list(dict.fromkeys((cell.rank, cell.beta, cell.sparsity, cell.penalty) for cell, _ in runs))
         shown = set(panels[:MOST_PANELS])
-        cells = [(cell, own) for cell, own in runs if (cell.rank, cell.beta, cell.sparsity) in shown]
+        cells = [(cell, own) for cell, own in runs if (cell.rank, cell.beta, cell.sparsity, cell.penalty) in shown]
         repeats = max(1, MOST_CURVES // len(cells))
         drawn = []
         for cell, run in ((cell, run) for cell, own in cells for run in own):
@@ -196,17 +197,7 @@ def _as_run(cell: Cell, run: RunRecord) -> Run:
     """Return a run in the form of the solvers, without its factors and history."""
     if run.result is None:
         return Run(cell, run.repeat, error=run.error or "", job_id=run.id)
-    return Run(
-        cell,
-        run.repeat,
-        objective=run.result.objective,
-        relative_error=run.result.relative_error,
-        seconds=run.result.seconds,
-        iterations=run.result.iterations,
-        sparsity=run.result.sparsity.per_mode,
-        components=run.result.nonzero_components.per_mode,
-        job_id=run.id,
-    )
+    return Run.of(cell, run.repeat, run.result, job_id=run.id)
 
 
 def _closest(runs: Sequence[RunRecord]) -> RunRecord | None:

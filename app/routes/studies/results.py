@@ -9,7 +9,7 @@ from sparse_ncp.app.auth.authenticate import API_PREFIX
 from sparse_ncp.app.deps import Owner, Records, Studies
 from sparse_ncp.app.routes.openapi import error_responses
 from sparse_ncp.app.routes.results.plots import MEDIA_TYPES, PICTURES, PlotFormat
-from sparse_ncp.solvers.studies.tables import to_csv, to_latex
+from sparse_ncp.solvers.studies.table_text import to_csv, to_latex
 from sparse_ncp.worker.operations.study_tables import PlotName
 from sparse_ncp.worker.study_contract import StudyTable
 
@@ -22,7 +22,8 @@ Mode = Annotated[
     ),
 ]
 TableFormat = Annotated[
-    Literal["json", "csv", "latex"], Query(description="csv: numbers in full precision; latex: a booktabs tabular")
+    Literal["json", "csv", "latex"],
+    Query(description="csv: numbers in full precision; latex: a table for a paper, with booktabs and siunitx"),
 ]
 Plot = Annotated[
     PlotName,

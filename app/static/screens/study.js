@@ -28,6 +28,7 @@ const SPREAD = [
   "iterations",
   "sparsity",
   "components",
+  "mode_components",
   "factor_match",
   "psnr",
 ];
@@ -294,6 +295,11 @@ function gridCard({ table, request, runs, recommendation }) {
 function tableCard(path, { table }) {
   if (!table) return null;
   const shown = SPREAD.filter((name) => table.rows.some((row) => row[name]));
+  const penalties = new Set(table.rows.map((row) => row.penalty).filter(Boolean));
+  const titles = { mode_components: `components of mode ${table.mode}` };
+  const warnings = table.rows.flatMap((row) =>
+    row.warnings.map((text) => [text, `Rank ${row.rank}, ${row.method}, ${weightOf(row)}`]),
+  );
   const file = (format) =>
     h(
       "a",
@@ -319,8 +325,11 @@ function tableCard(path, { table }) {
           h(
             "tr",
             {},
-            ["Rank", "Method", "Weight", "Runs", "Failed", ...shown.map((name) => name.replaceAll("_", " "))].map(
-              (text, place) => h("th", { scope: "col", class: place > 2 ? "number" : "" }, text),
+            ["Rank", "Method", "Weight", penalties.size > 1 && "Penalty"]
+              .filter(Boolean)
+              .map((text) => h("th", { scope: "col" }, text)),
+            ["Runs", "Failed", "Warned", ...shown.map((name) => titles[name] ?? name.replaceAll("_", " "))].map(
+              (text) => h("th", { scope: "col", class: "number" }, text),
             ),
           ),
         ),
@@ -334,14 +343,28 @@ function tableCard(path, { table }) {
               h("td", {}, String(row.rank)),
               h("td", {}, row.method),
               h("td", {}, weightOf(row)),
+              penalties.size > 1 && h("td", {}, { l1: "plain", l1_squared: "squared" }[row.penalty] ?? "–"),
               h("td", { class: "number" }, whole(row.runs)),
               h("td", { class: "number" }, whole(row.failures)),
+              h("td", { class: "number" }, whole(row.warned)),
               shown.map((name) => h("td", { class: "number" }, spread(row[name]))),
             ),
           ),
         ),
       ),
     ),
+    table.notes.map((text) => h("p", { class: "note warning" }, text)),
+    warnings.length > 0 &&
+      h(
+        "details",
+        {},
+        h("summary", {}, count(warnings.length, "different warning")),
+        h(
+          "ul",
+          { class: "evidence" },
+          warnings.map(([text, where]) => h("li", {}, `${where}: ${text}`)),
+        ),
+      ),
   );
 }
 

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from sparse_ncp.solvers.errors import InvalidInput
 from sparse_ncp.solvers.studies.fitting.fits import Data
 from sparse_ncp.solvers.studies.settings import ChoiceSettings
-from sparse_ncp.solvers.studies.validation import check_validation
+from sparse_ncp.solvers.studies.validation import check_validation, fitted_part
+from sparse_ncp.solvers.tensor.exclusion import Exclusion
 from sparse_ncp.solvers.tensor.scan import Booleans
 from sparse_ncp.solvers.tensor.threads import Threads
 from sparse_ncp.solvers.tensor.validation import check_mask, prepare_tensor
@@ -19,7 +20,7 @@ LARGEST_SHARE = 1 / 4
 
 
 class Inputs(NamedTuple):
-    """A tensor and its mask as they were given, and the data that are fitted, in units of their root mean square."""
+    """A tensor and a mask without what is left out, and the data that are fitted, with a root mean square of 1."""
 
     tensor: NDArray[Any]
     mask: Booleans | None
@@ -29,6 +30,8 @@ class Inputs(NamedTuple):
 
 def prepare(tensor: NDArray[Any], settings: ChoiceSettings, mask: NDArray[np.bool_] | None, pool: Threads) -> Inputs:
     """Check a tensor, and find out which entries are readings; InvalidInput if it cannot be studied."""
+    exclusion = Exclusion.of(settings.exclude, np.shape(tensor))
+    tensor, mask = fitted_part(tensor, settings, mask)
     checked = prepare_tensor(tensor, "float64", pool, mask, settings.missing, settings.negative)
     if settings.samples_mode > len(checked.shape):
         remedy = f"count the modes from 1 to {len(checked.shape)}"
@@ -40,7 +43,7 @@ def prepare(tensor: NDArray[Any], settings: ChoiceSettings, mask: NDArray[np.boo
         mask = check_mask(mask, entries.shape)
         observed &= mask
     entries[~observed] = 0.0
-    check_validation(settings.validation, entries.shape, observed)
+    check_validation(settings.validation, entries.shape, observed, exclusion)
     if settings.noise in ("clipped", "counts") and (entries < 0).any():
         remedy = "give auto or gaussian, or set them to zero with sparse_ncp.clip(tensor)"
         raise InvalidInput("noise", f"is {settings.noise} for a tensor with negative entries", remedy)

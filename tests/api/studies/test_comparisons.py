@@ -49,7 +49,13 @@ def test_the_table_is_the_one_that_the_single_jobs_give(client_with_worker: http
         for name in ("objective", "relative_error", "seconds", "iterations"):
             assert row[name] == spread([result[name] for result in results]), name
         assert row["sparsity"] == spread([result["sparsity"]["per_mode"][2] for result in results])
-        assert row["components"] == spread([result["nonzero_components"]["per_mode"][2] for result in results])
+        assert row["mode_components"] == spread([result["nonzero_components"]["per_mode"][2] for result in results])
+        kept = [sum(one > 1e-6 * max(result["weights"]) for one in result["weights"]) for result in results]
+        assert row["components"] == spread(kept)
+        assert row["penalty"] == "l1"
+        assert {run["settings"]["penalty"] for run in own} == {"l1"}
+        assert set(row["warnings"]) == {text for result in results for text in result["warnings"]}
+        assert row["warned"] == sum(bool(result["warnings"]) for result in results)
         assert row["psnr"] == spread([psnr(found[1], true) for found in factors])
         pairs = [factor_match_score(one, other, divisor="larger") for one, other in combinations(factors, 2)]
         assert row["factor_match"] == spread(pairs)
@@ -98,7 +104,7 @@ def test_a_run_that_shared_a_process_is_a_job_like_any_other(client_with_worker:
     tensor = upload(lab, TENSOR)["id"]
     study = ended_study(lab, submit_study(lab, tensor, **GRID)["id"])
     run = runs_of(lab, study["id"])[0]
-    same = {name: run["settings"][name] for name in ("rank", "method", "beta", "seed", "stop", "rescale")}
+    same = {name: run["settings"][name] for name in ("rank", "method", "beta", "penalty", "seed", "stop", "rescale")}
     job = finished(lab, submit(lab, tensor, **same)["id"])
     assert run["study_id"] == study["id"]
     assert job["study_id"] is None
@@ -145,8 +151,8 @@ def test_a_table_comes_as_json_csv_and_latex_with_the_same_numbers(client_with_w
         assert float(line["objective_mean"]) == row["objective"]["mean"]
         assert line["psnr_mean"] == ""
     latex = lab.get(address, params={"format": "latex"}).text
-    assert latex.count(r"\pm") >= 8 * 6
-    assert latex.startswith(r"\begin{tabular}")
+    assert latex.count(r"\num{") >= 8 * 6
+    assert r"\begin{tabular}" in latex
     problem = refused(lab.get(address, params={"mode": 4}), 422)
     assert problem["errors"][0]["field"] == "mode"
 
@@ -199,9 +205,9 @@ def test_runs_that_fail_are_counted_and_the_others_stand(client_with_worker: htt
     """Only the run itself detects a mask that hides all entries but zeros."""
     lab = patient(client_with_worker)
     seen = np.zeros((9, 8, 7), bool)
-    seen[0, 0, 0] = True
+    seen[range(9), np.arange(9) % 8, np.arange(9) % 7] = True  # some entry of every index
     mask = upload(lab, seen)["id"]
-    tensor = upload(lab, TENSOR)["id"]
+    tensor = upload(lab, np.where(seen, 0.0, TENSOR))["id"]
     study = ended_study(lab, submit_study(lab, tensor, **GRID, mask={"tensor_id": mask})["id"])
     assert study["state"] == "failed"
     assert study["error"]["kind"] == "input"

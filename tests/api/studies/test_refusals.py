@@ -31,7 +31,7 @@ CHOICE: dict[str, Any] = {"kind": "choose", "rank": 4, "seeds": 1}
         ({"betas": [-1.0]}, "betas.1"),
         ({"sparsities": [0.1]}, "sparsities"),
         ({"betas": None, "sparsities": [1.5]}, "sparsities.1"),
-        ({"betas": None, "sparsities": [0.1]}, "sparsities"),  # hals of the paper penalises squares
+        ({"betas": None, "sparsities": [0.1], "penalty": None}, "sparsities"),  # anls-bpp has the squared penalty
         ({"sparsity": 0.1}, "sparsity"),
         ({"rank": 3}, "rank"),
         ({"repeats": 0}, "repeats"),
@@ -74,8 +74,13 @@ def test_a_grid_that_cannot_run_is_refused_with_its_field(
         ({"methods": ["hals"]}, "methods"),
         ({"stop": {"max_seconds": 0}}, "stop.max_seconds"),
         ({"tensor": planted(3, 3)}, "tensor_id"),
-        ({"tensor": np.full((9, 8, 7), np.nan) + np.eye(9, 8)[:, :, None] * 0}, "tensor_id"),
-        ({"tensor": planted(9, 8, 7) - 0.5}, "tensor_id"),
+        ({"tensor": np.full((9, 8, 7), np.nan) + np.eye(9, 8)[:, :, None] * 0}, "missing"),
+        ({"tensor": planted(9, 8, 7) - 0.5}, "negative"),
+        ({"samples_mode": 4}, "samples_mode"),
+        ({"exclude": {"1": [9]}}, "exclude"),
+        ({"exclude": {"1": ["blank"]}}, "exclude"),
+        ({"mask": {"tensor_id": "none"}}, "mask.tensor_id"),
+        ({"validate": {"split_half": {"mode": 4}}}, "validate.split_half.mode"),
     ],
 )
 def test_a_choice_that_cannot_be_made_is_refused_with_its_field(
@@ -86,16 +91,39 @@ def test_a_choice_that_cannot_be_made_is_refused_with_its_field(
     if np.isnan(tensor).all():
         tensor[0] = 1.0
     body = {**CHOICE, "tensor_id": upload(client, tensor)["id"], **changed}
-    problem = refused(client.post("/v1/studies", json=body), 422)
+    problem = refused(client.post("/v1/studies", json=body), 404 if "mask" in changes else 422)
     assert problem["errors"][0]["field"] == field
+    assert problem["errors"][0]["remedy"]
 
 
 def test_a_choice_counts_what_it_cannot_take(client: httpx.Client) -> None:
     tensor = np.array(planted(9, 8, 7))
     tensor[0, 0, 0], tensor[1, 1, 1], tensor[2, 2, 2] = np.nan, -1.0, -2.0
     problem = refused(client.post("/v1/studies", json={**CHOICE, "tensor_id": upload(client, tensor)["id"]}), 422)
-    problems = [error["problem"] for error in problem["errors"]]
-    assert problems == ["1 of 504 entries (0.2 %) is NaN", "2 of 504 entries (0.4 %) are negative"]
+    first, second = [error["problem"] for error in problem["errors"]]
+    assert "1 of 504 entries (0.2 %) is NaN" in first
+    assert "2 of 504 entries (0.4 %) are negative" in second
+    given = {"missing": "nan", "negative": "keep"}  # as both remedies say
+    for name, error in zip(given, problem["errors"], strict=True):
+        assert (error["field"], f'"{given[name]}"' in error["remedy"]) == (name, True)
+    submit_study(client, upload(client, tensor)["id"], **CHOICE, **given)
+
+
+def test_halves_without_a_reading_are_refused_before_any_run_and_the_remedies_work(client: httpx.Client) -> None:
+    tensor = np.array(planted(9, 8, 7))
+    tensor[::2, 4] = np.nan
+    id = upload(client, tensor)["id"]
+    half = {"split_half": {"mode": 1, "parts": 2}}
+    for body in (GRID, {**CHOICE, "rank": 2}):
+        asked = {**body, "tensor_id": id, "missing": "nan", "validate": half}
+        problem = refused(client.post("/v1/studies", json=asked), 422)
+        [error] = problem["errors"]
+        assert error["field"] == "validate.split_half"
+        assert "index 4 of mode 2 has no observed entry" in error["problem"]
+        assert '{"mode": 2, "parts": 2}' in error["remedy"]
+        assert 'exclude={"2": [4]}' in error["remedy"]
+        for remedy in ({"validate": {"split_half": {"mode": 2, "parts": 2}}}, {"exclude": {"2": [4]}}):
+            assert client.post("/v1/studies", json={**asked, **remedy}).status_code == 202
 
 
 def test_too_many_runs_are_refused_with_their_count(client: httpx.Client) -> None:

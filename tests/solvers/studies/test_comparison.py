@@ -9,8 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from sparse_ncp.solvers import InvalidInput, Settings, metrics, solve
-from sparse_ncp.solvers.studies import ComparisonSettings, ComparisonState, compare, table
-from sparse_ncp.solvers.studies.tables import check_reference
+from sparse_ncp.solvers.studies import ComparisonSettings, ComparisonState, compare, plots, table
+from sparse_ncp.solvers.studies.archive import pack, unpack
+from sparse_ncp.solvers.studies.tables import check_reference, table_notes
 from tests.solvers.problems import against_advice
 from tests.solvers.studies.planted import made
 
@@ -46,7 +47,7 @@ def test_every_cell_is_run_as_often_as_asked(compared: ComparisonState) -> None:
 def test_a_run_is_what_solve_gives_and_repeats_share_their_start(compared: ComparisonState) -> None:
     for run in compared.runs:
         asked = Settings(rank=run.cell.rank, method=run.cell.method, beta=run.cell.beta or 0.0, seed=7 + run.repeat,
-                         stop={"max_iterations": 15})  # fmt: skip
+                         penalty="l1", stop={"max_iterations": 15})  # fmt: skip
         alone = solve(TENSOR, asked, threads=1)
         assert (run.objective, run.iterations) == (alone.objective, alone.iterations)
         assert all(np.array_equal(A, B) for A, B in zip(run.factors, alone.factors, strict=True))
@@ -67,7 +68,10 @@ def test_a_row_is_the_mean_and_deviation_of_its_runs(compared: ComparisonState, 
         assert row.sparsity is not None
         assert row.sparsity.mean == statistics.fmean(run.sparsity[mode - 1] for run in runs)
         assert row.components is not None
-        assert row.components.mean == statistics.fmean(run.components[mode - 1] for run in runs)
+        weights = [metrics.weights(run.factors) for run in runs]
+        assert row.components.mean == statistics.fmean((w > 1e-6 * w.max()).sum() for w in weights)
+        assert row.mode_components is not None
+        assert row.mode_components.mean == statistics.fmean(run.mode_components[mode - 1] for run in runs)
         assert row.psnr is not None
         assert row.psnr.mean == pytest.approx(
             statistics.fmean(metrics.psnr(run.factors[mode - 1], reference) for run in runs)
@@ -145,7 +149,7 @@ def test_another_study_is_not_resumed(compared: ComparisonState) -> None:
         ({"ranks": [2, 0]}, "ranks", "greater than or equal to 1"),
         ({"ranks": [2, 2]}, "ranks", "twice"),
         ({"sparsities": [0.1]}, "sparsities", "together with betas"),
-        ({"betas": None, "sparsities": [0.1]}, "sparsity", "plain penalty"),
+        ({"betas": None, "sparsities": [0.1], "penalty": None}, "sparsity", "plain penalty"),
         ({"repeats": 0}, "repeats", "greater than or equal to 1"),
         ({"beta": 0.1}, "beta", "Extra inputs"),
         ({"rank": 3}, "rank", "Extra inputs"),
@@ -191,3 +195,60 @@ def test_a_run_without_components_has_no_psnr() -> None:
     assert row.psnr.mean == -math.inf
     assert row.factor_match is not None
     assert row.factor_match.mean == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "penalties"),
+    [
+        ({}, {"l1"}),
+        ({"penalty": "l1_squared"}, {"l1_squared"}),
+        ({"penalty": None}, {"l1", "l1_squared"}),
+        ({"penalty": None, "betas": [0.0]}, set()),
+        ({"preset": "recommended"}, {"l1"}),
+        ({"betas": None, "sparsities": [0.1]}, {"l1"}),
+    ],
+)
+def test_all_methods_of_a_comparison_have_one_penalty_unless_each_is_to_have_its_own(
+    asked: dict[str, Any], penalties: set[str]
+) -> None:
+    grid = settings(**asked)
+    assert {cell.penalty for cell in grid.cells} - {None} == penalties
+    for cell in grid.cells:
+        run = grid.settings(cell, 0)
+        if cell.penalty is not None:
+            assert run.penalises_squared == (cell.penalty == "l1_squared")
+
+
+def test_a_grid_that_was_stored_without_a_penalty_keeps_that_of_each_method() -> None:
+    stored = settings(penalty=None).model_dump(mode="json")
+    del stored["common"]["penalty"]  # as 0.1.0 stored it
+    assert {cell.penalty for cell in ComparisonSettings.model_validate(stored).cells} == {None, "l1", "l1_squared"}
+
+
+def test_two_penalties_are_neither_drawn_nor_recommended_against_each_other() -> None:
+    *_, last = compare(TENSOR, settings(penalty=None, ranks=[4], betas=[0.1], repeats=1), threads=1)
+    assert len(plots.objective(last.runs).axes) == 2
+    assert last.recommendation is not None
+    [left_out] = {"hals", "anls-bpp"} - {last.recommendation.method}
+    assert f"since their penalty is another one: {left_out}." in " ".join(last.recommendation.sentences)
+    [note] = [note for note in table_notes(table(last.runs)) if "penalty" in note]
+    assert "different functions" in note
+
+
+def test_the_warnings_of_runs_reach_their_row() -> None:
+    *_, last = compare(TENSOR, settings(ranks=[30], betas=[0.0], repeats=2, methods=["hals"]), threads=1)
+    [row] = table(last.runs)
+    assert row.warned == 2
+    assert row.warnings
+    assert set(row.warnings) == {text for run in last.runs for text in run.warnings}
+    assert any("2 of 2 runs" in note for note in table_notes([row]))
+
+
+def test_a_saved_comparison_of_the_first_release_can_be_read(compared: ComparisonState) -> None:
+    header, arrays = unpack(compared.to_bytes(), "compare", 1)
+    for run in header["runs"]:
+        run["components"] = run.pop("mode_components")
+        del run["warnings"], run["cell"]["penalty"]
+    read = ComparisonState.from_bytes(pack(header, arrays))
+    assert [(run.cell, run.components) for run in read.runs] == [(run.cell, run.components) for run in compared.runs]
+    assert read.recommendation == compared.recommendation

@@ -1,14 +1,16 @@
 """Validation: halves that agree, entries that are predicted."""
 
+import json
 from typing import Any
 
 import numpy as np
 import pytest
 
 from sparse_ncp.solvers import InvalidInput, Settings, solve
-from sparse_ncp.solvers.studies import ComparisonSettings, Holdout, SplitHalf, Validation, compare
+from sparse_ncp.solvers.studies import ComparisonSettings, ComparisonState, Holdout, SplitHalf, Validation, compare
 from sparse_ncp.solvers.studies.fitting.fits import model
 from sparse_ncp.solvers.studies.validation import check_validation, holdout_error, left_out, pairs_of_halves, split_half
+from sparse_ncp.solvers.tensor.exclusion import without_indices
 from tests.solvers.studies.planted import made
 
 TENSOR, TRUE = made("clipped")
@@ -90,3 +92,76 @@ def test_a_validation_that_the_tensor_cannot_have_is_refused(fields: dict[str, A
     with pytest.raises(InvalidInput) as refusal:
         check_validation(Validation.model_validate(fields), (20, 16, 12))
     assert refusal.value.field == field
+
+
+QUICK: dict[str, Any] = {"ranks": [3], "methods": ["hals"], "repeats": 1, "stop": {"max_iterations": 5}}
+BOTH = {"split_half": {"mode": 1, "parts": 2}, "holdout": {"folds": 1}}
+
+
+def last_of(tensor: np.ndarray, mask: np.ndarray | None = None, **fields: Any) -> ComparisonState:
+    asked = ComparisonSettings.model_validate({**QUICK, "validate": BOTH, **fields})
+    *_, last = compare(tensor, asked, mask=mask, threads=1)
+    return last
+
+
+def test_a_comparison_validates_around_missing_and_negative_entries() -> None:
+    holes = np.random.default_rng(1).random(TENSOR.shape) < 0.1
+    negative = TENSOR - 0.01
+    as_nan = last_of(np.where(holes, np.nan, negative), missing="nan", negative="keep")
+    by_mask = last_of(negative, ~holes, negative="keep")
+    assert as_nan.checked == by_mask.checked
+    assert as_nan.checked[0] > 0.95
+    assert [run.error for run in as_nan.runs] == [None]
+
+
+def test_a_comparison_validates_without_excluded_indices() -> None:
+    tensor = TENSOR.copy()
+    tensor[[2, 5]] = TENSOR.max() * np.random.default_rng(0).random((2, *TENSOR.shape[1:]))
+    left_out = {1: [2, 5]}
+    assert last_of(tensor, exclude=left_out).checked == last_of(without_indices(tensor, left_out)).checked
+
+
+def test_a_comparison_validates_without_zeros_that_look_missing() -> None:
+    tensor = TENSOR + 1.0
+    tensor[:, 3:7, 2:6] = 0
+    mask = np.ones((1, *TENSOR.shape[1:]), bool)
+    mask[:, 3:7, 2:6] = False
+    as_missing = last_of(tensor, zeros="missing")
+    assert as_missing.checked == last_of(tensor, mask).checked
+    assert as_missing.checked[1] < 0.8 * last_of(tensor).checked[1]
+
+
+UNREAD = TENSOR.copy()  # index 4 of mode 2 is read in one half of the samples only
+UNREAD[::2, 4] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("tensor", "fields", "field", "remedies"),
+    [
+        (np.where(TENSOR > TENSOR.max() / 2, np.nan, TENSOR), {}, "tensor", [{"missing": "nan"}]),
+        (TENSOR - 0.01, {}, "tensor", [{"negative": "keep"}]),
+        (
+            UNREAD,
+            {"missing": "nan"},
+            "validate.split_half",
+            [{"validate": {"split_half": {"mode": 2, "parts": 2}}}, {"validate": {}}, {"exclude": {"2": [4]}}],
+        ),
+        (
+            UNREAD,
+            {"missing": "nan", "exclude": {"2": [1]}},
+            "validate.split_half",
+            [{"exclude": {"2": [1, 4]}}],
+        ),
+    ],
+)  # fmt: skip
+def test_a_comparison_refuses_what_it_cannot_validate_before_any_run_and_every_remedy_works(
+    tensor: np.ndarray, fields: dict[str, Any], field: str, remedies: list[dict[str, Any]]
+) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        next(compare(tensor, ComparisonSettings.model_validate({**QUICK, "validate": BOTH, **fields}), threads=1))
+    assert refusal.value.field == field
+    for remedy in remedies:
+        for name, value in remedy.items():
+            words = value if isinstance(value, str) else json.dumps(value.get("split_half", value) if value else "")
+            assert words.strip('"') in refusal.value.remedy, name
+        assert last_of(tensor, **{**fields, **remedy}).runs[0].error is None
