@@ -175,6 +175,33 @@ class Job(RunningRecord):
         found: dict[str, Any] = self._connection.call("GET", f"{self._path}/stability").json()
         return found
 
+    def compare(self, other: "Job | str") -> dict[str, Any]:
+        """Compare the model with that of another job, such as the fit before some samples were excluded.
+
+        Parameters
+        ----------
+        other : Job or str
+            The other job or its id. Its tensor must have the same shape.
+
+        Returns
+        -------
+        dict
+            ``components`` has the pairs that match best, with their ``congruence`` and weights; ``relative_error`` and
+            ``core_consistency`` are of this job, ``other_relative_error`` and ``other_core_consistency`` of the other;
+            ``left_out`` has the scores of indices that only one of the jobs has fitted.
+
+        Examples
+        --------
+        >>> tensor = client.upload(array)
+        >>> before = client.submit(tensor, rank=2).wait()
+        >>> after = client.submit(tensor, rank=2, exclude={1: [3]}).wait()
+        >>> [sample["index"] for sample in after.compare(before)["left_out"]]
+        [3]
+        """
+        params = {"other": other if isinstance(other, str) else other.id}
+        found: dict[str, Any] = self._connection.call("GET", f"{self._path}/comparison", params=params).json()
+        return found
+
     def history(self, after: int = 0) -> History:
         """Return the numbers of all iterations so far.
 

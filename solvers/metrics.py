@@ -124,6 +124,75 @@ def lowest_congruence(one: Sequence[Array], other: Sequence[Array], least: float
     return float(cosines[rows, columns][counted].min(initial=1.0))
 
 
+@dataclass(frozen=True)
+class MatchedComponents:
+    """A component of one model and the one of another that is like it.
+
+    Attributes
+    ----------
+    component, other : int or None
+        The components, counted from 1; None where the other model has none left to match.
+    congruence : float or None
+        The product of their cosines over the modes.
+    cosines : tuple of float
+        The cosine in each mode.
+    weight, other_weight : float or None
+        Their sizes, in units of the tensor.
+    """
+
+    component: int | None
+    other: int | None
+    congruence: float | None
+    cosines: tuple[float, ...]
+    weight: float | None
+    other_weight: float | None
+
+
+def match_components(one: Sequence[Array], other: Sequence[Array]) -> tuple[MatchedComponents, ...]:
+    """Match the components of two models, the largest of the first model first; those that are zero are left out.
+
+    Parameters
+    ----------
+    one, other : sequence of array_like
+        The factors of both models, which have the same lengths.
+
+    Returns
+    -------
+    tuple of MatchedComponents
+        The pairs whose cosines, multiplied over the modes, have the largest sum; then what is left of the second model.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sparse_ncp.solvers.metrics import match_components
+    >>> factors = [np.eye(4, 2) for _ in range(3)]
+    >>> [pair.other for pair in match_components(factors, [A[:, ::-1] for A in factors])]
+    [2, 1]
+    """
+    sizes, others = weights(one), weights(other)
+    mine, theirs = (np.flatnonzero(w > DEAD_SHARE * w.max(initial=0.0)) for w in (sizes, others))
+    cosines = _cosines([A[:, mine] for A in one], [A[:, theirs] for A in other])
+    product = hadamard(cosines)
+    rows, columns = best_matching(product)
+    partner = dict(zip(rows.tolist(), columns.tolist(), strict=True))
+    found = []
+    for row in np.argsort(-sizes[mine], kind="stable").tolist():
+        column = partner.get(row)
+        place = None if column is None else int(theirs[column])
+        found.append(
+            MatchedComponents(
+                component=int(mine[row]) + 1,
+                other=None if place is None else place + 1,
+                congruence=None if column is None else float(product[row, column]),
+                cosines=() if column is None else tuple(float(cosine[row, column]) for cosine in cosines),
+                weight=float(sizes[mine[row]]),
+                other_weight=None if place is None else float(others[place]),
+            )
+        )
+    left = [int(theirs[column]) for column in range(len(theirs)) if column not in set(columns.tolist())]
+    return (*found, *(MatchedComponents(None, place + 1, None, (), None, float(others[place])) for place in left))
+
+
 def _cosines(one: Sequence[Array], other: Sequence[Array]) -> list[Float64]:
     return [unit_columns(A).T @ unit_columns(B) for A, B in zip(one, other, strict=True)]
 

@@ -11,7 +11,15 @@ import typer
 
 from ncp_client.cli.exit_codes import ExitCode
 from ncp_client.cli.options import JobId, Json, Key, Url, with_options
-from ncp_client.cli.output import print_diagnostics, print_jobs, print_json, print_record, print_result, print_table
+from ncp_client.cli.output import (
+    print_comparison,
+    print_diagnostics,
+    print_jobs,
+    print_json,
+    print_record,
+    print_result,
+    print_table,
+)
 from ncp_client.client import Client
 from ncp_client.fields import JobFields
 from ncp_client.http.errors import JobFailed, NotFound
@@ -20,6 +28,7 @@ from ncp_client.study import Study
 from ncp_client.tensor import Tensor
 
 ENDINGS = {None: "npz", "csv": "zip"}
+Beside = Annotated[str | None, typer.Option("--beside", metavar="JOB", help="compare the job with this one")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="id of a job, a study or a tensor")]
 Ids = Annotated[list[str], typer.Argument(metavar="ID…", help="ids of jobs, studies or tensors")]
 Output = Annotated[
@@ -127,9 +136,12 @@ def list_jobs(
     print_json([job.record for job in jobs]) if as_json else print_jobs(jobs)
 
 
-def show(identifier: Id, as_json: Json = False, url: Url = None, key: Key = None) -> None:
+def show(identifier: Id, other: Beside = None, as_json: Json = False, url: Url = None, key: Key = None) -> None:
     """Show the record of a job, a study or a tensor; of a job that has succeeded, a summary of its diagnostics, too."""
     with Client(url, key) as client:
+        if other is not None:
+            compared = client.job(identifier).compare(other)
+            return print_json(compared) if as_json else print_comparison(compared)
         found = _find_record(client, identifier)
         diagnostics = None
         if isinstance(found, Job) and found.state == "succeeded" and not as_json:
@@ -138,6 +150,7 @@ def show(identifier: Id, as_json: Json = False, url: Url = None, key: Key = None
     print_json(found.record) if as_json else print_record(found.record)
     if diagnostics is not None:
         print_diagnostics(diagnostics)
+    return None
 
 
 def _find_record(client: Client, identifier: str) -> Job | Study | Tensor:

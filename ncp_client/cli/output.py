@@ -85,6 +85,41 @@ def print_diagnostics(found: dict[str, Any]) -> None:
             print(f"component {one['component']}: {one['share']:.0%} in index {one['index']} of mode {samples['mode']}")
 
 
+def print_comparison(found: dict[str, Any]) -> None:
+    """Print two jobs side by side: matched components, errors, and the scores of what only one of them has fitted."""
+
+    def digits(value: float | None, format_: str) -> str:
+        return "-" if value is None else format(value, format_)
+
+    print_table(
+        ("", found["job_id"], found["other_id"]),
+        [
+            (name.replace("_", " "), digits(found[name], format_), digits(found[f"other_{name}"], format_))
+            for name, format_ in (("relative_error", ".6f"), ("core_consistency", ".1f"))
+        ],
+    )
+    print()
+    rows = [
+        (
+            pair["component"] or "-",
+            pair["other"] or "-",
+            digits(pair["congruence"], ".3f"),
+            digits(pair["weight"], ".4g"),
+            digits(pair["other_weight"], ".4g"),
+        )
+        for pair in found["components"]
+    ]
+    print_table(("COMPONENT", "OF THE OTHER", "CONGRUENCE", "WEIGHT", "OTHER WEIGHT"), rows)
+    for one in found["left_out"]:
+        print(f"\nscores of {one['label']!r} of mode {one['mode']}, which only one job has fitted")
+        scores = zip(one["scores"], one["other_scores"], strict=True)
+        named = zip(rows, scores, strict=True)
+        print_table(
+            ("COMPONENT", "SCORE", "SCORE IN THE OTHER"),
+            [(row[0], digits(mine, ".4g"), digits(theirs, ".4g")) for row, (mine, theirs) in named],
+        )
+
+
 def print_result(job: Job) -> None:
     """Print the result of a job: one line per nonzero component, then the numbers."""
     found = job.record["result"]

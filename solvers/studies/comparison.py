@@ -183,12 +183,9 @@ def _run(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", AdviceWarning)  # the caller chose these settings in order to compare them
         try:
-            result = solve(tensor, settings, mask=mask, threads=threads)
+            return Run.of(cell, repeat, solve(tensor, settings, mask=mask, threads=threads))
         except InvalidInput as error:
             return Run(cell, repeat, error=str(error))
-    core = result.diagnostics.core_consistency if result.diagnostics else None
-    descent = Descent.of(result.history)
-    return Run.of(cell, repeat, result, core_consistency=core, descent=descent, factors=tuple(result.factors))
 
 
 def _place(cell: Cell) -> tuple[object, ...]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sparse_ncp.solvers.bcd.result import Result
 from sparse_ncp.solvers.bcd.state import History
 from sparse_ncp.solvers.metrics import (
     DEAD_SHARE,
@@ -82,8 +83,15 @@ class Run:
     job_id: str | None = None  # of a run on a server
 
     @classmethod
-    def of(cls, cell: Cell, repeat: int, result: RunNumbers, **others: Any) -> "Run":
-        """Return a run that has succeeded; `others` are the fields that its result does not have."""
+    def of(cls, cell: Cell, repeat: int, result: Result) -> "Run":
+        """Return a run that has succeeded."""
+        core = result.diagnostics.core_consistency if result.diagnostics else None
+        descent, factors = Descent.of(result.history), tuple(result.factors)
+        return cls.of_numbers(cell, repeat, result, core_consistency=core, descent=descent, factors=factors)
+
+    @classmethod
+    def of_numbers(cls, cell: Cell, repeat: int, result: RunNumbers, **others: Any) -> "Run":
+        """Return a run that has succeeded; `others` are the fields that its numbers do not give."""
         return cls(
             cell,
             repeat,

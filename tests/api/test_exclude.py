@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import asdict
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers import Settings, solve
+from sparse_ncp.solvers.metrics import match_components
 from tests.support.api import finished, planted, refused, submit, upload
 from tests.support.jobs import same_bits
 
@@ -120,6 +122,35 @@ def test_an_outlying_sample_is_named_by_the_label_that_can_be_pasted(client_with
     assert 'exclude={"1": ["spill"]}' in warning
     again = finished(lab, submit(lab, tensor_id, **{**RUN, "rank": 3}, exclude={"1": ["spill"]})["id"])
     assert not [warning for warning in again["result"]["warnings"] if "follow" in warning]
+
+    found = lab.get(f"/v1/jobs/{again['id']}/comparison", params={"other": job["id"]}).json()
+    after, before = factors_of(lab, again["id"]), factors_of(lab, job["id"])
+    assert (found["relative_error"], found["other_relative_error"]) == (
+        again["result"]["relative_error"], job["result"]["relative_error"],
+    )  # fmt: skip
+    kept = [index for index in range(8) if index != 4]
+    pairs = match_components(*([A[0][kept], *A[1:]] for A in (after, before)))
+    assert found["components"] == [json.loads(json.dumps(asdict(pair))) for pair in pairs]
+    [left_out] = found["left_out"]
+    assert (left_out["mode"], left_out["index"], left_out["label"]) == (1, 4, "spill")
+    for name, place, factors in (("scores", "component", after), ("other_scores", "other", before)):
+        size = np.linalg.norm(factors[1], axis=0) * np.linalg.norm(factors[2], axis=0)
+        expected = [factors[0][4, pair[place] - 1] * size[pair[place] - 1] for pair in found["components"]]
+        assert left_out[name] == pytest.approx(expected)
+    diagnosed = lab.get(f"/v1/jobs/{again['id']}/diagnostics").json()
+    assert found["core_consistency"] == diagnosed["core_consistency"]
+    assert found["other_core_consistency"] == diagnostics["core_consistency"]
+
+
+def test_jobs_that_cannot_be_compared_are_refused(client_with_worker: httpx.Client) -> None:
+    lab = client_with_worker
+    job = finished(lab, submit(lab, upload(lab, lab_tensor())["id"], **RUN)["id"])
+    other = finished(lab, submit(lab, upload(lab, planted(8, 6, 4))["id"], **RUN)["id"])
+    path = f"/v1/jobs/{job['id']}/comparison"
+    problem = refused(lab.get(path, params={"other": other["id"]}), 422)
+    assert problem["errors"][0]["problem"] == "has a model of another shape, 8×6×5 against 8×6×4"
+    missing = refused(lab.get(path, params={"other": "0123456789abcdef"}), 404)
+    assert missing["errors"][0]["field"] == "other"
 
 
 def test_a_comparison_leaves_them_out_of_all_runs(client_with_worker: httpx.Client) -> None:

@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from ncp_client import Client
+from ncp_client.cli.commands import run
 from ncp_client.cli.options import parse_exclusion
 from tests.support.api import Api, planted
 from tests.support.languages import octave, r
@@ -43,6 +44,19 @@ def test_the_command_reads_modes_and_indices(text: str, found: dict[str, Any]) -
 def test_other_exclusions_are_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="MODE:INDEX"):
         parse_exclusion(text)
+
+
+def test_two_jobs_stand_side_by_side(lab: Client, api_with_worker: Api, capsys: pytest.CaptureFixture[str]) -> None:
+    tensor = lab.upload(TENSOR)
+    before = lab.submit(tensor, rank=2).wait()
+    after = lab.submit(tensor, rank=2, exclude={1: [3]}).wait()
+    found = after.compare(before)
+    assert found == after.compare(before.id)
+    assert [one["index"] for one in found["left_out"]] == [3]
+    assert run(["show", after.id, "--beside", before.id, "--url", api_with_worker.address]) == 0
+    printed = capsys.readouterr().out
+    assert f"{found['relative_error']:.6f}" in printed
+    assert "scores of 3 of mode 1" in printed
 
 
 def test_r_excludes_and_reads_diagnostics(

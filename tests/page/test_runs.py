@@ -212,3 +212,35 @@ def test_a_run_can_be_repeated_with_its_settings(visitor: Visitor, lab: httpx.Cl
     visitor.heading("again")
     again = lab.get("/v1/jobs", params={"name": "again"}).json()["items"][0]
     assert again["settings"] == job["settings"]
+
+
+def test_flagged_samples_are_left_out_by_one_click_and_both_fits_stand_side_by_side(
+    visitor: Visitor, lab: httpx.Client
+) -> None:
+    X = planted(8, 6, 5, seed=7)
+    random = np.random.default_rng(3)
+    X = X + 0.02 * X.mean() * random.random(X.shape)
+    X[4] = X[4][::-1, ::-1] * random.random((6, 5)) * 3
+    tensor = upload(lab, X, "one is spoilt")
+    names = ["blank", "river", "lake", "sea", "spill", "pond", "well", "tap"]
+    axes = [
+        {"name": "sample", "values": names},
+        {"name": "emission", "values": list(range(6))},
+        {"name": "excitation", "values": list(range(5))},
+    ]
+    lab.put(f"/v1/tensors/{tensor['id']}/axes", json=axes).raise_for_status()
+    job = finished(lab, submit(lab, tensor["id"], rank=3, method="anls-bpp", penalty="l1", seed=1, name="all")["id"])
+    page = visitor.go(f"/jobs/{job['id']}/components")
+    expect(page.get_by_role("heading", name="Samples that stand apart")).to_be_visible()
+    expect(page.get_by_label("sample spill")).to_be_checked()
+    expect(page.get_by_text('exclude={"1":["spill"]}')).to_be_visible()
+    page.get_by_role("button", name="Fit again without them").click()
+    visitor.heading("all, without some")
+    expect(page.get_by_role("heading", name="Before and after")).to_be_visible()
+    scores = page.get_by_role("region", name="Scores of what was left out")
+    expect(scores.get_by_role("rowheader")).to_have_text("sample spill")
+    matched = page.get_by_role("region", name="Components before and after")
+    expect(matched.locator("tbody tr")).to_have_count(3)
+    [again] = [one for one in lab.get("/v1/jobs").json()["items"] if one["name"] == "all, without some"]
+    assert again["settings"]["exclude"] == {"1": ["spill"]}
+    assert {**again["settings"], "exclude": None} == job["settings"]

@@ -197,7 +197,7 @@ def _as_run(cell: Cell, run: RunRecord) -> Run:
     """Return a run in the form of the solvers, without its factors and history."""
     if run.result is None:
         return Run(cell, run.repeat, error=run.error or "", job_id=run.id)
-    return Run.of(cell, run.repeat, run.result, job_id=run.id)
+    return Run.of_numbers(cell, run.repeat, run.result, job_id=run.id)
 
 
 def _closest(runs: Sequence[RunRecord]) -> RunRecord | None:

@@ -1,6 +1,8 @@
-"""GET …/diagnostics, …/stability and …/model: how far the model of a job can be trusted, and slices of it."""
+"""GET …/diagnostics, …/stability, …/comparison and …/model: how far a job's model can be trusted, and slices of it."""
 
-from fastapi import APIRouter
+from typing import Annotated
+
+from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from sparse_ncp.app.auth.authenticate import API_PREFIX
@@ -9,8 +11,9 @@ from sparse_ncp.app.responses import Fix, Most
 from sparse_ncp.app.routes.openapi import error_responses
 from sparse_ncp.solvers import Diagnostics
 from sparse_ncp.worker.contract import JobStability
-from sparse_ncp.worker.operations.models import ModelSlice
+from sparse_ncp.worker.operations.models import JobComparison, ModelSlice
 
+Other = Annotated[str, Query(description="the job to compare with, on a tensor of the same shape")]
 JSON = "application/json"
 router = APIRouter(prefix=f"{API_PREFIX}/jobs/{{job_id}}", tags=["models"])
 
@@ -25,6 +28,12 @@ def get_diagnostics(job_id: str, owner: Owner, models: Models) -> Response:
 def get_stability(job_id: str, owner: Owner, models: Models) -> Response:
     """Get how well each component is found again in other samples, and a band of 5 to 95 % for every loading."""
     return Response(models.stability(owner, job_id), media_type=JSON)
+
+
+@router.get("/comparison", response_model=JobComparison, responses=error_responses(404, 409))
+def get_comparison(job_id: str, owner: Owner, models: Models, other: Other) -> Response:
+    """Compare the model with that of another job: matched components, errors, and scores of what one leaves out."""
+    return Response(models.compare(owner, job_id, other).model_dump_json(), media_type=JSON)
 
 
 @router.get("/model", response_model=ModelSlice, responses=error_responses(404, 409))

@@ -15,11 +15,12 @@ import { jobHeading } from "../components/job-heading.js";
 import { problemNote } from "../components/problem-note.js";
 import { sliceView } from "../components/slice-view.js";
 import { go } from "../router.js";
+import { beforeAndAfter, outliersCard } from "../components/outliers.js";
 
 const LOOK_AGAIN = 4000;
 const OVERLAP = 0.9; // congruence above which two components may be one
 
-export async function show({ main, parameters: { id }, signal }) {
+export async function show({ main, parameters: { id }, query, signal }) {
   let job = await getJson(`v1/jobs/${encodeURIComponent(id)}`, { signal });
   const path = pathOf(job);
   const [tensor, labels] = await Promise.all([
@@ -33,6 +34,7 @@ export async function show({ main, parameters: { id }, signal }) {
   const place = h("div", { class: "scroll" });
   const diagnosticsPlace = h("div", { class: "stack" });
   const surePlace = h("div");
+  const besidePlace = h("div");
   const all = h(
     "button",
     {
@@ -51,7 +53,7 @@ export async function show({ main, parameters: { id }, signal }) {
   let shape = tensor?.shape ?? [];
   let iteration = null;
 
-  replace(main, heading.element, card("Components", [all], status, place, surePlace), diagnosticsPlace);
+  replace(main, heading.element, card("Components", [all], status, place, surePlace), besidePlace, diagnosticsPlace);
   heading.show(job);
 
   function draw() {
@@ -75,6 +77,25 @@ export async function show({ main, parameters: { id }, signal }) {
     );
     if (focused) place.querySelector(`[aria-label="${focused}"] button`)?.focus();
     all.hidden = !hidden.size;
+  }
+
+  /** Show this fit beside the one before, from which samples were left out. */
+  async function beside() {
+    try {
+      const found = await getJson(`${path}/comparison`, { query: { other: query.before }, signal });
+      replace(besidePlace, beforeAndAfter(found, axes));
+    } catch (error) {
+      if (!signal.aborted) replace(besidePlace, problemNote(error));
+    }
+  }
+
+  /** Submit the same job without some indices, and go there. */
+  async function fitWithout(exclude) {
+    const { initial, mask, fixed, name, settings } = job;
+    const named = { ...(initial && { initial }), ...(mask && { mask }), ...(fixed && { fixed }) };
+    const body = { ...settings, ...named, exclude, tensor_id: job.tensor_id, name: `${name ?? "run"}, without some` };
+    const made = await send("POST", "v1/jobs", { body, signal });
+    go(`/jobs/${made.id}/components`, { before: job.id });
   }
 
   /** Offer a study that says how sure the components are. */
@@ -154,6 +175,7 @@ export async function show({ main, parameters: { id }, signal }) {
         : "");
     replace(surePlace, job.result && !stability && tensor && assess());
     draw();
+    if (query.before && job.result) await beside();
   }
 
   addEventListener("ncp-theme", () => components.length && draw(), { signal });
@@ -180,13 +202,17 @@ export async function show({ main, parameters: { id }, signal }) {
     if (!job.settings.diagnose || job.state !== "succeeded")
       return replace(diagnosticsPlace, job.result && h("p", { class: "soft" }, reason));
     try {
-      showDiagnostics(diagnosticsPlace, await getJson(`${path}/diagnostics`, { signal }), {
+      const found = await getJson(`${path}/diagnostics`, { signal });
+      showDiagnostics(diagnosticsPlace, found, {
         path,
         shape,
         axes,
         signal,
         tensor,
       });
+      const { samples } = found;
+      if (tensor && samples && (samples.outliers.length || samples.single.length))
+        diagnosticsPlace.prepend(outliersCard(samples, axes, job.settings.exclude, fitWithout));
     } catch (error) {
       if (signal.aborted) return;
       return replace(

@@ -66,3 +66,20 @@ def test_a_threshold_beyond_the_factors_precision_is_only_large() -> None:
     A = np.ones((3, 2), np.float32)
     assert metrics.nonzero_components([A, A], 1e300).all_modes == 0
     assert metrics.sparsity([A, A], 1e300).per_mode == (1.0, 1.0)
+
+
+def test_components_are_matched_whatever_their_order_and_scale_and_the_rest_is_named() -> None:
+    random = np.random.default_rng(4)
+    factors = [random.random((length, 3)) for length in (9, 8, 7)]
+    other = [A[:, [2, 0]] for A in factors]
+    other[0] = 5 * other[0]
+    found = metrics.match_components(factors, other)
+    weights = metrics.weights(factors)
+    assert [pair.component for pair in found] == (np.argsort(-weights) + 1).tolist()
+    assert {pair.component: pair.other for pair in found} == {1: 2, 2: None, 3: 1}
+    assert [pair.congruence for pair in found if pair.other] == pytest.approx([1.0, 1.0])
+    assert all(pair.other_weight == pytest.approx(5 * (pair.weight or 0)) for pair in found if pair.other)
+    more = metrics.match_components(other, factors)
+    assert (more[-1].component, more[-1].other) == (None, 2)
+    zero = [np.c_[A, np.zeros(len(A))] for A in other]
+    assert metrics.match_components(zero, zero)[-1].component in (1, 2)
