@@ -193,8 +193,10 @@ def _outcome(lab: httpx.Client, plan: Planned, job: Mapping[str, Any]) -> Run:
     )
 
 
-def section(experiment: Experiment, runs: Sequence[Run], reference: NDArray[Any] | None, paper: Path | None) -> str:
-    """Return our table with the figures of the paper, and links to the plots."""
+def section(
+    experiment: Experiment, runs: Sequence[Run], reference: NDArray[Any] | None, paper: Path | None, folder: Path
+) -> str:
+    """Return our table with the figures of the paper, and links to the plots in a folder beside the page."""
     theirs = _paper_rows(experiment, paper)
     rows = table(runs, experiment.mode, reference)
     shown = [_cells(row, theirs, runs) + ([_shown(row.psnr, ".1f")] if reference is not None else []) for row in rows]
@@ -203,7 +205,7 @@ def section(experiment: Experiment, runs: Sequence[Run], reference: NDArray[Any]
     sweeps = "each sweep over the whole tensor" if experiment.accelerate == "none" else "`accelerate` auto"
     limit = f"tolerance {experiment.tolerance:g}, at most {experiment.max_seconds:g} s a run, {sweeps}"
     pictures = "\n".join(
-        f"![{words}](replication-{experiment.name}-{name}.png)"
+        f"![{words}]({folder.name}/{experiment.name}-{name}.png)"
         for name, words in (("objective", "The objective against time"), ("quality", "Box plots over the repeats"))
     )
     shape = " × ".join(map(str, experiment.shape))
@@ -233,13 +235,14 @@ def _who_ends_at(planted: int, rows: Sequence[Row], theirs: PaperRows) -> str:
 
 
 def _draw(experiment: Experiment, runs: Sequence[Run], reference: NDArray[Any] | None, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
     for name, figure in (
         ("objective", plots.objective([run for run in runs if run.cell.method != RECOMMENDED])),
         ("quality", plots.quality(runs, experiment.mode, reference)),
     ):
         with Image.open(io.BytesIO(plots.render(figure, "png"))) as picture:  # few colours: a quarter of the size
             small = picture.convert("RGB").quantize(COLOURS, Image.Quantize.MAXCOVERAGE)  # rare colours stay, too
-            small.save(folder / f"replication-{experiment.name}-{name}.png", optimize=True)
+            small.save(folder / f"{experiment.name}-{name}.png", optimize=True)
 
 
 def _cells(row: Row, theirs: PaperRows, runs: Sequence[Run]) -> list[str]:
@@ -311,8 +314,9 @@ def main() -> None:
             submitted.append((experiment, submit(lab, experiment, tensor), reference))
         for experiment, tensor_id, reference in submitted:
             runs = wait(lab, experiment, tensor_id)
-            sections.append(section(experiment, runs, reference, asked.paper))
-            _draw(experiment, runs, reference, asked.output.parent)
+            pictures = asked.output.with_suffix("")
+            sections.append(section(experiment, runs, reference, asked.paper, pictures))
+            _draw(experiment, runs, reference, pictures)
     _write(asked.output, sections)
 
 
