@@ -279,8 +279,9 @@ class Settings(BaseModel):
     )
     diagnose: Flag = Field(
         True,
-        description="two more passes over the tensor at the end, and refits without each sample: core consistency, "
-        "squared residual and leverage per index, congruence of components, outlying samples, regions without readings",
+        description="two more passes over the tensor at the end, seven if entries are missing, and refits without "
+        "each sample: core consistency, squared residual and leverage per index, congruence of components, outlying "
+        "samples, regions without readings",
     )
     stability: Flag = Field(
         False,

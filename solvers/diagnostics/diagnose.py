@@ -144,7 +144,7 @@ def diagnose(
     threads: int | None = None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Diagnostics | None:
-    """Diagnose factors that were fitted to a tensor, in two passes over it.
+    """Diagnose factors that were fitted to a tensor, in two passes over it, or seven if entries are missing.
 
     Outlying samples are looked for by refits of up to 262,144 of its entries without each sample in turn.
 
@@ -208,10 +208,10 @@ def diagnose(
         sizes = weights(exact)
         is_living = sizes > DEAD_SHARE * math.sqrt(found.square)
         living = [A[:, is_living] for A in exact]
-        reason = why_inconsistent(living, found.missing)
+        reason = why_inconsistent(living)
         if is_masked and reason is None:
             reason = "indices are left out of a file that is larger than memory"
-        consistency = None if reason else core_consistency(entries, living, pool, cancelled)
+        consistency = None if reason else core_consistency(entries, living, found.missing > 0, pool, cancelled)
         if consistency is None and reason is None:
             return None
         leverages = [_leverage(A) for A in living]

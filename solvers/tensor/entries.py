@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sparse_ncp.solvers.tensor.gemm.blocks import split_point
 from sparse_ncp.solvers.tensor.gemm.out_of_core import MatrixTile, matrix_tiles
 from sparse_ncp.solvers.tensor.products import Float64, KhatriRao
-from sparse_ncp.solvers.tensor.scan import Booleans
+from sparse_ncp.solvers.tensor.scan import Booleans, Region, mask_region
 
 # Entries of a tile of a slice: its temporaries stay in the L2 cache.
 TILE = 1 << 16
@@ -33,7 +33,18 @@ class Entries:
         self.modes = tuple(range(entries.ndim))[:: -1 if reverse else 1]
         self.cut = split_point(self.stored.shape)
         self.matrix = self.stored.reshape(math.prod(self.stored.shape[: self.cut]), -1)
-        self._observed = None if mask is None else _MaskMatrix(mask.T if reverse else mask, self.stored.shape, self.cut)
+        self._mask = None if mask is None else mask.T if reverse else mask
+        self._observed = None if self._mask is None else _MaskMatrix(self._mask, self.stored.shape, self.cut)
+
+    def observed_in(self, box: Region, part: NDArray[Any]) -> Booleans | None:
+        """Return which entries of a region of `stored` are observed; None if all are."""
+        observed: Booleans | None = None
+        if self._mask is not None:
+            observed = np.broadcast_to(mask_region(self._mask, box), part.shape)
+        if part.dtype.kind == "f":
+            numbers = np.isfinite(part)
+            observed = numbers if observed is None else observed & numbers
+        return None if observed is None or observed.all() else observed
 
     def observed(self, tile: MatrixTile) -> tuple[Float64, Booleans | None]:
         """The entries of a tile, zero where they are missing, and which are observed; None if all are."""

@@ -282,12 +282,14 @@ def test_diagnostics_are_those_of_the_result(client_with_worker: httpx.Client) -
     assert np.array_equal(found["congruence"], expected.congruence)
 
 
-def test_diagnostics_with_gaps_say_why_there_is_no_core_consistency(client_with_worker: httpx.Client) -> None:
+def test_diagnostics_with_gaps_have_a_core_consistency(client_with_worker: httpx.Client) -> None:
     lab, X = client_with_worker, with_gaps(12, 10, 8)
     done = finished(lab, submit(lab, upload(lab, X)["id"], **RUN, **GAPS)["id"])
     found = lab.get(f"/v1/jobs/{done['id']}/diagnostics").json()
-    assert found["core_consistency"] is None
-    assert "missing" in found["core_consistency_reason"]
+    expected = diagnose(X, factors_of(lab, done["id"], 3))
+    assert expected is not None
+    assert found["core_consistency"] == expected.core_consistency is not None
+    assert found["core_consistency_reason"] is None
     total = done["result"]["relative_error"] ** 2 * np.nansum(np.square(X))
     for mode in found["modes"]:
         assert sum(mode["residual"]) == pytest.approx(total, rel=1e-6)

@@ -289,7 +289,7 @@ def test_the_page_on_real_data_runs_on_the_server_as_written(tmp_path: Path) -> 
         "250 missing, 1195 negative",
         "['missing', 'negative']",
         "succeeded 394 not observed",
-        "12 samples with a residual, entries are missing: filled in with the model, they would agree with it",
+        "12 samples with a residual, core consistency 100",
         "sample 3: [40, 25] of modes [2, 3]",
         "a table by emission (nm) of 40 rows",
         "succeeded 0.04",
