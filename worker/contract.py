@@ -321,10 +321,13 @@ class Export(FrozenModel):
         return f"factors.{self.format}" if plain and self.format in ("npz", "mat") else None
 
 
+ErrorKind: TypeAlias = Literal["input", "memory", "quota", "system"]
+
+
 class JobError(FrozenModel):
     """The reason why a job failed, and what to do about it."""
 
-    kind: Literal["input", "memory", "system"]
+    kind: ErrorKind
     message: str
     remedy: str
 
@@ -474,6 +477,9 @@ class Usage(FrozenModel):
 
     owner: str
     stored_bytes: int = Field(description="tensors and results together; the same tensor uploaded twice counts twice")
+    reserved_bytes: int = Field(
+        0, description="bytes that queued and running jobs may still store; the quota counts them"
+    )
     tensor_bytes: int
     result_bytes: int = Field(description="factors and histories of finished jobs")
     jobs: JobCounts

@@ -89,11 +89,27 @@ class TooManyRuns(Exception):
 
 
 class QuotaReached(Exception):
-    """The owner has reached the limit of stored bytes."""
+    """The owner has reached the limit of stored bytes, which counts those that live jobs have reserved.
 
-    def __init__(self, limit: int, stored: int, more: int = 0) -> None:
+    `results` are the bytes that the results of a refused job or study may take, `fitting` the runs of the study that
+    would fit, and all of its runs.
+    """
+
+    def __init__(
+        self, limit: int, stored: int, more: int = 0, results: int = 0, fitting: tuple[int, int] | None = None
+    ) -> None:
         tensor = f"; this tensor has {more}" if more else ""
-        super().__init__(f"you store {stored} of the {limit} bytes you may store{tensor}")
+        found = f"; the results may take {results}" if results else ""
+        runs = "" if fitting is None else f", so that {fitting[0]:,} of the {fitting[1]:,} runs fit"
+        stores = f"you store {stored} of the {limit} bytes you may store"
+        super().__init__(f"{stores}{', with what your jobs have reserved' if results else ''}{tensor}{found}{runs}")
+
+
+class HistoryTooLarge(Exception):
+    """The history of a running job has passed the quota of its owner."""
+
+    def __init__(self) -> None:
+        super().__init__("it was stopped, since its history takes more bytes than you may store")
 
 
 class NoFactorsYet(Exception):

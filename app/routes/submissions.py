@@ -27,7 +27,7 @@ class Submissions:
         """
         request = submission.request
         if request.initial or request.mask or request.fixed:
-            owner, body, key, limits, request_id, _ = submission
+            owner, body, key, limits, request_id, *_ = submission
             return await run_in_threadpool(self._jobs.submit, owner, body, key, limits, request_id)
         answer = asyncio.get_running_loop().create_future()
         self._waiting.append((submission, answer))

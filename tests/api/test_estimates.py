@@ -75,7 +75,7 @@ def test_limits_of_the_caller_are_reported_before_the_job_is_submitted(tmp_path:
     with (
         embedded_redis(tmp_path, min_free_bytes=1) as configuration,
         running_api(configuration, keys=True) as api,
-        new_holder(configuration, api.address, "ann", live_jobs=1, rank=5, job_seconds=60, stored_bytes=4000) as ann,
+        new_holder(configuration, api.address, "ann", live_jobs=1, rank=5, job_seconds=60, stored_bytes=10**6) as ann,
     ):
         tensor = upload(ann, planted(10, 5))["id"]
         first = estimate(ann, tensor_id=tensor)
@@ -86,6 +86,6 @@ def test_limits_of_the_caller_are_reported_before_the_job_is_submitted(tmp_path:
         assert [problem["field"] for problem in estimate(ann, tensor_id=tensor)["refused"]] == ["live_jobs"]
         ann.post(f"/v1/jobs/{job}/cancel")
         assert finished(ann, job)["state"] == "cancelled"
-        left = 4000 - ann.get("/v1/usage").json()["stored_bytes"]
+        left = 10**6 - ann.get("/v1/usage").json()["stored_bytes"]
         upload(ann, np.ones((1, left - 128), np.uint8))
         assert [problem["field"] for problem in estimate(ann, tensor_id=tensor)["refused"]] == ["stored_bytes"]

@@ -172,6 +172,7 @@ def test_racing_uploads_and_submissions_keep_to_the_limits(limited: Configuratio
             answers = list(pool.map(lambda content: racer.post("/v1/tensors", content=content), contents))
             assert sorted(answer.status_code for answer in answers) == [201] * 3 + [409] * 5
             tensor = next(answer.json()["id"] for answer in answers if answer.status_code == 201)
+            ApiKeys(limited.data).limit("racer", Limits(stored_bytes=10**7, live_jobs=4))
             answers = list(pool.map(lambda _: racer.post("/v1/jobs", json={"tensor_id": tensor, **BODY}), range(16)))
         assert sorted(answer.status_code for answer in answers) == [202] * 4 + [429] * 12
         refusal = next(answer for answer in answers if answer.status_code == 429)
@@ -293,7 +294,7 @@ def test_limits_reached_do_not_disturb_what_was_accepted(tmp_path: Path) -> None
     with (
         embedded_redis(tmp_path, min_free_bytes=1) as configuration,
         running_api(configuration, keys=True) as running,
-        new_holder(configuration, running.address, "ann", live_jobs=2, stored_bytes=SIZE + 1) as ann,
+        new_holder(configuration, running.address, "ann", live_jobs=2, stored_bytes=10**7) as ann,
     ):
         tensor = upload(ann, planted(4, 5, 6))["id"]
         jobs = [submit(ann, tensor, stop={"max_iterations": 5})["id"] for _ in range(2)]

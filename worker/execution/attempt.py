@@ -12,7 +12,7 @@ from sparse_ncp.solvers.metrics import psnr
 from sparse_ncp.solvers.runtime import Array, Booleans, PreparationStep, Resolved, Scan, excluded_rows, mask_of_readings
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Claim, JobResult, Preparation, Progress
-from sparse_ncp.worker.errors import StoreFull, StoreUnavailable, Unavailable
+from sparse_ncp.worker.errors import HistoryTooLarge, StoreFull, StoreUnavailable, Unavailable
 from sparse_ncp.worker.execution.heartbeat import Heartbeat
 from sparse_ncp.worker.execution.inputs import Inputs, StorageRetry
 from sparse_ncp.worker.execution.sinks import ProgressSink
@@ -178,6 +178,9 @@ class Attempt:
             self._publish(state)
             if self._heartbeat.lost:
                 return None
+            if self._heartbeat.quota_reached:
+                self._checkpoint(state)
+                raise HistoryTooLarge
             if self._heartbeat.cancel_requested or state.stop_reason is not None:
                 return state.cancelled()
             stopping = self._must_stop()

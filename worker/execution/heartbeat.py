@@ -40,6 +40,8 @@ class Heartbeat:
         The claim is no longer held, so the attempt must stop.
     cancel_requested : bool
         The owner has cancelled the job.
+    quota_reached : bool
+        The history of the job has passed the quota of its owner.
     """
 
     def __init__(self, claims: ClaimRecords, claim: Claim, lease_seconds: float, retry_seconds: float = 0.5) -> None:
@@ -52,6 +54,7 @@ class Heartbeat:
         self.compute_clock = ComputeClock(claim.spent_seconds)
         self.lost = False
         self.cancel_requested = False
+        self.quota_reached = False
 
     def __enter__(self) -> "Heartbeat":
         self._thread.start()
@@ -65,6 +68,7 @@ class Heartbeat:
         """Update the attributes from the status of the claim."""
         self.lost = self.lost or status == "lost"
         self.cancel_requested = self.cancel_requested or status == "cancel_requested"
+        self.quota_reached = self.quota_reached or status == "full"
 
     def _run(self) -> None:
         pause = self._pause

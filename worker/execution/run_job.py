@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.contract import Claim, JobError, Task
-from sparse_ncp.worker.errors import CorruptFile, NoFactorsYet, NotFound, StoreFull, Unavailable
+from sparse_ncp.worker.contract import Claim, ErrorKind, JobError, Task
+from sparse_ncp.worker.errors import CorruptFile, HistoryTooLarge, NoFactorsYet, NotFound, StoreFull, Unavailable
 from sparse_ncp.worker.execution.attempt import Attempt, Ended
 from sparse_ncp.worker.execution.heartbeat import Heartbeat
 from sparse_ncp.worker.execution.sinks import LiveSink
@@ -34,6 +34,14 @@ class Stopping(Protocol):
 
 # The class that runs each kind of task.
 TASKS: Mapping[Task, type[Attempt]] = {"run": Attempt, "choose": ChoiceAttempt, "validate": ValidationAttempt}
+MISSING_INPUT: tuple[ErrorKind, str] = ("input", "submit a job whose tensor and factors exist")
+# The kind of a job's error and its remedy, for exceptions whose text is the message.
+KNOWN_ERRORS: Mapping[type[Exception], tuple[ErrorKind, str]] = {
+    NotFound: MISSING_INPUT,
+    NoFactorsYet: MISSING_INPUT,
+    CorruptFile: ("system", "upload the tensor again, and check the disk"),
+    HistoryTooLarge: ("quota", "delete tensors or jobs that you no longer need; initial goes on from its factors"),
+}
 log = logging.getLogger("ncp.job")
 
 
@@ -89,10 +97,9 @@ def outcome_of(attempt: Attempt) -> Ended | JobError | None:
         return JobError(kind="memory", message=message, remedy=remedy)
     except InvalidInput as error:
         return JobError(kind="input", message=f"{error.field}: {error.problem}", remedy=error.remedy)
-    except (NotFound, NoFactorsYet) as error:
-        return JobError(kind="input", message=str(error), remedy="submit a job whose tensor and factors exist")
-    except CorruptFile as error:
-        return JobError(kind="system", message=str(error), remedy="upload the tensor again, and check the disk")
+    except (NotFound, NoFactorsYet, CorruptFile, HistoryTooLarge) as error:
+        kind, remedy = KNOWN_ERRORS[type(error)]
+        return JobError(kind=kind, message=str(error), remedy=remedy)
     except Exception as error:
         log.exception("job failed")
         message = f"the run failed unexpectedly ({type(error).__name__})"

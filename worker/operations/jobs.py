@@ -13,6 +13,7 @@ from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import TERMINAL, Axes, Event, Export, JobRequest, Preparation, Progress
 from sparse_ncp.worker.errors import NoFactorsYet, NotFound, QuotaReached, TooManyJobs
 from sparse_ncp.worker.operations.admission import Inputs, Problem, assess, check_job, problems_of_invalid, with_fields
+from sparse_ncp.worker.operations.result_sizes import result_size
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.events import START, parse_event_id
 from sparse_ncp.worker.records.jobs import Submission, Submitted, settings_record
@@ -94,7 +95,7 @@ class JobOperations:
 
     def _admit(self, submission: Submission, inputs: Inputs) -> Submission | Submitted | Exception:
         """Return a job to queue with its warnings, the job that its key has made before, or why it cannot run."""
-        owner, request, key, limits, _, _ = submission
+        owner, request, key, limits, *_ = submission
         try:
             try:
                 warnings = check_job(request, owner, limits, inputs, self._memory_limit)
@@ -105,20 +106,24 @@ class JobOperations:
                 return Submitted(earlier, replayed=True)
         except Exception as error:  # it must not affect other submissions
             return error
-        return submission._replace(warnings=warnings)
+        size = result_size(request.settings(), inputs.tensor(owner, request.tensor_id))
+        nbytes = size.kept + size.working
+        return submission._replace(warnings=warnings, nbytes=nbytes, label_copies=size.label_copies)
 
     def estimate(self, owner: str, request: JobRequest, limits: Limits = UNLIMITED) -> Estimate:
         """Check a request without queueing it. Raises NotFound if the tensor does not exist."""
         inputs = Inputs(self._records, self._store)
-        inputs.tensor(owner, request.tensor_id)
+        tensor = inputs.tensor(owner, request.tensor_id)
         found = assess(request, owner, limits, inputs, self._memory_limit)
         problems = with_fields(found.problems)
         usage = self._records.stats.usage(owner)
         if limits.live_jobs is not None and usage.live_jobs >= limits.live_jobs:
             problem = str(TooManyJobs(limits.live_jobs))
             problems.append(InvalidInput("live_jobs", problem, "wait until one has ended, or cancel one"))
-        if limits.stored_bytes is not None and usage.stored_bytes >= limits.stored_bytes:
-            problem = str(QuotaReached(limits.stored_bytes, usage.stored_bytes))
+        size, taken = result_size(request.settings(), tensor), usage.stored_bytes + usage.reserved_bytes
+        nbytes = size.kept + size.working
+        if limits.stored_bytes is not None and taken + nbytes > limits.stored_bytes:
+            problem = str(QuotaReached(limits.stored_bytes, taken, results=nbytes))
             remedy = "delete tensors or jobs that you no longer need"
             problems.append(InvalidInput("stored_bytes", problem, remedy))
         settings = Settings.from_stored(settings_record(request.settings(), limits.job_seconds))

@@ -8,6 +8,7 @@ from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import TERMINAL, Event, TensorRecord
 from sparse_ncp.worker.operations.admission import Inputs, check_job
 from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.operations.result_sizes import result_size
 from sparse_ncp.worker.operations.study_admission import check_study, stability_run
 from sparse_ncp.worker.operations.study_tables import StudyTables
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
@@ -48,10 +49,12 @@ class StudyOperations:
             check_job(run, owner, limits, Inputs(self._records, self._store), memory)
             tensor = self._records.tensors.get(owner, request.tensor_id)
             record = request_record(run, limits.job_seconds, request_id)
-            plan = Plan("", [PlannedCell("run", run.method, False, record)], [0])
+            size = result_size(run.settings(), tensor)
+            only = PlannedCell("run", run.method, False, record, None, size.kept, size.label_copies)
+            plan = Plan("", [only], [0], working=size.working)
         else:
             run, tensor = None, check_study(request, owner, limits, self._records, self._store, memory)
-            plan = _plan(request, tensor, limits.job_seconds, request_id)
+            plan = _plan(request, tensor, limits.job_seconds, request_id, self._configuration.workers)
         study, replayed = self._records.studies.submit(owner, request, plan, tensor.shape, key, limits, run)
         if not replayed:
             for _ in range(min(plan.count, self._configuration.workers)):
@@ -97,28 +100,37 @@ class StudyOperations:
 
 
 def _plan(
-    request: CompareFields | ChooseRequest, tensor: TensorRecord, max_seconds: float | None, request_id: str | None
+    request: CompareFields | ChooseRequest,
+    tensor: TensorRecord,
+    max_seconds: float | None,
+    request_id: str | None,
+    workers: int,
 ) -> Plan:
     """Return the runs of a study: those of a comparison differ in the settings of their cell and in the seed."""
     if isinstance(request, ChooseRequest):
         run = request.run()
-        text = request_record(run, max_seconds, request_id)
-        return Plan("", [PlannedCell("choose", run.method, False, text)], [request.seed])
-    grid, size = request.grid, math.prod(tensor.shape)
+        text, size = request_record(run, max_seconds, request_id), result_size(run.settings(), tensor)
+        only = PlannedCell("choose", run.method, False, text, None, size.kept, size.label_copies)
+        return Plan("", [only], [request.seed], working=request.seeds * size.working)
+    grid, entries = request.grid, math.prod(tensor.shape)
     cells, example = grid.cells, request.run(grid.cells[0])
-    settings_of_cells = [settings_record(grid.settings(cell, 0), max_seconds) for cell in cells]
-    first = settings_of_cells[0]
+    of_cells = [grid.settings(cell, 0) for cell in cells]
+    stored_settings = [settings_record(settings, max_seconds) for settings in of_cells]
+    first = stored_settings[0]
     same = {"request_id": request_id, "fixed_modes": None if example.fixed is None else list(example.fixed.modes)}
-    varying = [name for name in first if any(other[name] != first[name] for other in settings_of_cells)]
+    varying = [name for name in first if any(other[name] != first[name] for other in stored_settings)]
     shared = {name: value for name, value in first.items() if name not in (*varying, "seed")}
     common = f'{json.dumps(same)[:-1]}, "settings": {json.dumps(shared)[:-1]}'
-    planned = []
-    for cell, own in zip(cells, settings_of_cells, strict=True):
+    planned, working = list[PlannedCell](), 0
+    for cell, settings, own in zip(cells, of_cells, stored_settings, strict=True):
         text = "".join(f', "{name}": {json.dumps(own[name])}' for name in varying)
-        is_shared = size * cell.rank <= SHARED_SIZE and example.initial is None
-        planned.append(PlannedCell("run", cell.method, is_shared, text, str(cell)))
+        is_shared = entries * cell.rank <= SHARED_SIZE and example.initial is None
+        size = result_size(settings, tensor, compact=is_shared)
+        planned.append(PlannedCell("run", cell.method, is_shared, text, str(cell), size.kept, size.label_copies))
+        working = max(working, size.working)
     validation = None
     if request.validation != Validation():
         text = json.dumps({"name": "validation", "settings": first, **same})
         validation = PlannedCell("validate", cells[0].method, False, text)
-    return Plan(common, planned, [request.seed + repeat for repeat in range(request.repeats)], validation)
+    seeds = [request.seed + repeat for repeat in range(request.repeats)]
+    return Plan(common, planned, seeds, validation, working * min(workers, len(cells) * len(seeds)))

@@ -17,8 +17,10 @@ from sparse_ncp.worker.records.tensors import read_axes
 from sparse_ncp.worker.records.workers import Leases
 from sparse_ncp.worker.study_contract import Measures
 
-# lost: another worker may have the job; cancel_requested: the owner has cancelled it.
-LeaseStatus: TypeAlias = Literal["held", "lost", "cancel_requested"]
+# lost: another worker may have the job; cancel_requested: the owner has cancelled it; full: it passes the quota.
+LeaseStatus: TypeAlias = Literal["held", "lost", "cancel_requested", "full"]
+# Iterations whose history is reserved at submission, more as they are published, and the stored bytes of each.
+FIRST_ITERATIONS, ROW_BYTES = 1000, 40
 
 
 class EndedRun(NamedTuple):
@@ -74,7 +76,8 @@ class ClaimRecords:
     def publish(self, claim: Claim, rows: Sequence[Progress]) -> LeaseStatus:
         """Publish one event per iteration, except for iterations that were published before."""
         flat = [part for row in rows for part in (row.iteration, row.model_dump_json())]
-        status: LeaseStatus = self._redis.script("claims/publish", claim.job_id, claim.fence, *flat)
+        reserved = (FIRST_ITERATIONS, ROW_BYTES)
+        status: LeaseStatus = self._redis.script("claims/publish", claim.job_id, claim.fence, *reserved, *flat)
         return status
 
     def save_checkpoint(self, claim: Claim, name: str, iteration: int) -> bool:

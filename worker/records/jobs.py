@@ -51,7 +51,7 @@ class JobStatus(NamedTuple):
 
 
 class Submission(NamedTuple):
-    """A request for a job, and who sent it."""
+    """A request for a job, who sent it, and the bytes that its results may take, apart from copies of the labels."""
 
     owner: str
     request: JobRequest
@@ -59,6 +59,8 @@ class Submission(NamedTuple):
     limits: Limits = UNLIMITED
     request_id: str | None = None
     warnings: tuple[str, ...] = ()
+    nbytes: int = 0
+    label_copies: int = 0
 
 
 class Submitted(NamedTuple):
@@ -85,7 +87,7 @@ class JobRecords:
                 continue
             word, *found = answer
             try:
-                raise_refusal(word, found, submission.limits, input_ids(submission.request))
+                raise_refusal(word, found, submission.limits, input_ids(submission.request), submission.nbytes)
             except (TooManyJobs, QuotaReached, IdempotencyKeyReused, NotFound) as refusal:
                 outcomes.append(refusal)
             else:
@@ -202,7 +204,7 @@ class JobRecords:
 
 def _script_arguments(submission: Submission, key_milliseconds: int) -> list[str | int]:
     """Return the arguments of the script that submits."""
-    owner, request, key, limits, request_id, warnings = submission
+    owner, request, key, limits, request_id, warnings, nbytes, label_copies = submission
     named = input_ids(request)
     return [
         secrets.token_hex(10),
@@ -220,6 +222,8 @@ def _script_arguments(submission: Submission, key_milliseconds: int) -> list[str
         named["mask"],
         named["fixed"],
         folded(request.name),
+        nbytes,
+        label_copies,
     ]
 
 
@@ -253,14 +257,16 @@ INPUT_FIELDS = {
 }
 
 
-def raise_refusal(outcome: str, found: Sequence[Any], limits: Limits, named: Mapping[str, str]) -> None:
+def raise_refusal(
+    outcome: str, found: Sequence[Any], limits: Limits, named: Mapping[str, str], nbytes: int = 0
+) -> None:
     """Raise the exception for a submission that the script has refused."""
     if outcome == "busy" and limits.live_jobs is not None:
         raise TooManyJobs(limits.live_jobs)
     if outcome == "many" and limits.live_runs is not None:
         raise TooManyRuns(limits.live_runs, found[0])
     if outcome == "full" and limits.stored_bytes is not None:
-        raise QuotaReached(limits.stored_bytes, found[0])
+        raise QuotaReached(limits.stored_bytes, found[0], results=nbytes)
     if outcome == "reused":
         raise IdempotencyKeyReused("this Idempotency-Key was used with another body")
     if outcome.startswith("no "):

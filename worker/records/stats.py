@@ -92,6 +92,7 @@ def _usage(owner: str, found: OwnerStats, seconds: dict[str, float]) -> Usage:
     return Usage(
         owner=owner,
         stored_bytes=tensors + results,
+        reserved_bytes=int(counts.get("reserved_bytes", 0)),
         tensor_bytes=tensors,
         result_bytes=results,
         jobs=JobCounts(queued=found.queued, running=len(found.running), **ended),

@@ -3,8 +3,9 @@
 import json
 import math
 import secrets
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
+from itertools import accumulate, chain, repeat, takewhile
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -12,7 +13,7 @@ from pydantic import BaseModel
 from sparse_ncp.solvers.studies.recommendation import Recommendation
 from sparse_ncp.solvers.studies.settings import ComparisonSettings
 from sparse_ncp.worker.contract import TERMINAL, JobRequest, JobResult, Page, Task
-from sparse_ncp.worker.errors import InUse, NotFound, StudyNotFinished
+from sparse_ncp.worker.errors import InUse, NotFound, QuotaReached, StudyNotFinished
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.jobs import (
     Fields,
@@ -40,6 +41,7 @@ class PlannedCell(NamedTuple):
     """Common part of all runs of a cell.
 
     With a title, `text` is the part of their settings that differs between cells; otherwise the whole request.
+    `reserved` are the bytes that a result may take, apart from so many copies of the labels.
     """
 
     task: Task
@@ -47,19 +49,33 @@ class PlannedCell(NamedTuple):
     shared: bool
     text: str
     title: str | None = None
+    reserved: int = 0
+    labels: int = 0
 
 
 @dataclass(frozen=True)
 class Plan:
     """The runs of a study in their order: run k of every cell before run k + 1 of any, then the validation.
 
-    `common` is the part of the request that all runs share. Texts are JSON, to be joined.
+    `common` is the part of the request that all runs share. Texts are JSON, to be joined. `working` are bytes that runs
+    take in addition while they run.
     """
 
     common: str
     cells: Sequence[PlannedCell]
     seeds: Sequence[int]
     validation: PlannedCell | None = None
+    working: int = 0
+
+    @property
+    def cells_in_order(self) -> Iterator[PlannedCell]:
+        """The cell of each run, in their order."""
+        yield from chain(*repeat(self.cells, len(self.seeds)), [self.validation] if self.validation else [])
+
+    def fitting(self, room: int, label_bytes: int) -> int:
+        """Return how many runs fit into the room that a quota has left."""
+        sizes = accumulate(cell.reserved + cell.labels * label_bytes for cell in self.cells_in_order)
+        return sum(1 for _ in takewhile(lambda size: size <= room - self.working, sizes))
 
     @property
     def count(self) -> int:
@@ -107,6 +123,7 @@ class StudyRecords:
         cells = [*plan.cells, *([] if plan.validation is None else [plan.validation])]
         parts = [json.dumps({**cell._asdict(), "shared": int(cell.shared)}) for cell in cells]
         of_cells, of_validation = parts[: len(plan.cells)], parts[len(plan.cells) :]
+        nbytes = sum(cell.reserved for cell in plan.cells_in_order) + plan.working
         outcome, *found = self._redis.script(
             "studies/submit",
             secrets.token_hex(7) + keys.ID_OF_STUDY,
@@ -127,10 +144,16 @@ class StudyRecords:
             len(plan.cells),
             len(plan.seeds),
             plan.count,
+            nbytes,
+            sum(cell.labels for cell in plan.cells_in_order),
             *of_cells,
             *plan.seeds,
             *of_validation,
         )
+        if outcome == "full" and limits.stored_bytes is not None:
+            taken, label_bytes = found
+            fitting = plan.fitting(limits.stored_bytes - taken, label_bytes), plan.count
+            raise QuotaReached(limits.stored_bytes, taken, results=nbytes, fitting=fitting)
         raise_refusal(outcome, found, limits, named)
         return self.get(owner, found[0]), outcome == "replayed"
 

@@ -12,6 +12,7 @@ export function usageCard(signal) {
 
 function usageFacts({
   stored_bytes: stored,
+  reserved_bytes: reserved,
   tensor_bytes: tensors,
   result_bytes: results,
   jobs,
@@ -30,15 +31,15 @@ function usageFacts({
           min: 0,
           max: quota,
           high: 0.9 * quota,
-          value: stored,
-          "aria-label": `${bytes(stored)} of ${bytes(quota)} used`,
+          value: stored + reserved,
+          "aria-label": `${bytes(stored + reserved)} of ${bytes(quota)} used`,
         }),
       ),
     facts([
       [
         "Stored",
         quota ? `${bytes(stored)} of ${bytes(quota)}` : bytes(stored),
-        `tensors ${bytes(tensors)}, results ${bytes(results)}`,
+        `tensors ${bytes(tensors)}, results ${bytes(results)}, reserved for live jobs ${bytes(reserved)}`,
       ],
       [
         "Live jobs",

@@ -170,12 +170,13 @@ def test_the_same_bytes_uploaded_twice_have_labels_of_their_own(client: httpx.Cl
 
 def test_labels_count_for_the_quota_and_go_with_the_last_who_has_them(tmp_path: Path) -> None:
     with (
-        embedded_redis(tmp_path, min_free_bytes=1, max_stored_bytes=2000) as configuration,
+        embedded_redis(tmp_path, min_free_bytes=1, max_stored_bytes=500_000) as configuration,
         running_api(configuration) as running,
         http_client(running.address) as client,
     ):
         redis = connect(configuration)
         tensor = upload(client, planted(*SHAPE))["id"]
+        filler = upload(client, np.ones((1, 498_000), np.uint8))["id"]
         before = client.get("/v1/usage").json()["tensor_bytes"]
         put_axes(client, tensor)
         put_axes(client, tensor)
@@ -183,6 +184,7 @@ def test_labels_count_for_the_quota_and_go_with_the_last_who_has_them(tmp_path: 
         assert 0 < labels < 1000
         large = [{**AXES[0], "values": ["x" * 200] * 5}, {**AXES[1], "values": ["y" * 200] * 4}, AXES[2]]
         refused(put_axes(client, tensor, large), 409, "quota-reached")
+        assert client.delete(f"/v1/tensors/{filler}").status_code == 204
         job = submit(client, tensor)["id"]
         put_axes(client, tensor, [{**axis, "name": f"other {axis['name']}"} for axis in AXES])
         assert len(redis.keys(keys.axes("*"))) == 2

@@ -38,9 +38,32 @@ local function count_event(what, by) redis.call('HINCRBY', COUNTS, what, by) end
 -- Usage of an owner: bytes, ended jobs by state, computing seconds.
 local function add_usage(owner, name, amount) redis.call('HINCRBY', key('usage', owner), name, amount) end
 
+-- Bytes of an owner that are stored or reserved.
 local function stored_bytes(owner)
-  local found = redis.call('HMGET', key('usage', owner), 'tensor_bytes', 'result_bytes')
-  return tonumber(found[1] or 0) + tonumber(found[2] or 0)
+  local found = redis.call('HMGET', key('usage', owner), 'tensor_bytes', 'result_bytes', 'reserved_bytes')
+  return tonumber(found[1] or 0) + tonumber(found[2] or 0) + tonumber(found[3] or 0)
+end
+
+-- Reserve bytes of an owner's quota for what a live job or study, with this record, may still store.
+local function reserve(record, owner, nbytes)
+  redis.call('HINCRBY', record, 'reserved', nbytes)
+  add_usage(owner, 'reserved_bytes', nbytes)
+end
+
+local function release_reserved(record, owner)
+  local held = tonumber(redis.call('HGET', record, 'reserved') or 0)
+  redis.call('HDEL', record, 'reserved')
+  add_usage(owner, 'reserved_bytes', 0 - held)
+end
+
+-- Bytes that the running uploads of an owner have reserved.
+local function upload_bytes(owner)
+  local nbytes = 0
+  for _, text in ipairs(redis.call('HVALS', UPLOADS)) do
+    local upload = cjson.decode(text)
+    if upload.owner == owner and upload.expires >= now() then nbytes = nbytes + upload.reserved end
+  end
+  return nbytes
 end
 
 local function study_field(study, name) return redis.call('HGET', key('study', study), name) end
@@ -107,6 +130,7 @@ local function end_study(study)
     state = 'failed'
   end
   redis.call('SREM', key('live', owner), study)
+  release_reserved(key('study', study), owner)
   if reference then redis.call('SREM', key('users', reference), study) end
   redis.call('HSET', key('study', study), 'finished_at', now())
   set_study_state(study, state)
@@ -312,11 +336,11 @@ end
 -- Names and values of the record of a run, and the labels of its tensor.
 local function planned_record(study, place)
   local part, cell, of_cell = planned_cell(study, place)
-  local found = redis.call('HMGET', key('study', study), 'owner', 'priority', 'created_at', 'base', 'axes')
+  local found = redis.call('HMGET', key('study', study), 'owner', 'priority', 'created_at', 'base', 'axes', 'label_bytes')
   local record = { 'version', VERSION, 'owner', found[1], 'priority', found[2], 'created_at', found[3], 'sequence',
     string.format('%.0f', found[4] + place), 'method', part.method, 'request', planned_request(study, place),
-    'study_id', study, 'task', part.task, 'cell', cell, 'repeat', of_cell, 'shared', part.shared, 'state', 'queued' }
-  local names = { 'tensor_id', 'sha256', 'initial', 'mask', 'mask_sha256', 'fixed' }
+    'reserved', part.reserved + part.labels * (found[6] or 0), 'study_id', study, 'task', part.task, 'cell', cell, 'repeat', of_cell, 'shared', part.shared, 'state', 'queued' }
+  local names = { 'tensor_id', 'sha256', 'initial', 'mask', 'mask_sha256', 'fixed', 'quota' }
   for at, value in ipairs(redis.call('HMGET', key('study', study), unpack(names))) do
     if value then
       table.insert(record, names[at])
@@ -333,6 +357,7 @@ local function record_run(study, place)
   redis.call('HINCRBY', PLANNED, owner, -1)
   if unrecorded(study) == 0 then redis.call('ZREM', key('plans', owner), study) end
   create(id, planned_record(study, place))
+  redis.call('HINCRBY', key('study', study), 'reserved', 0 - number(id, 'reserved')) -- it is the run's now
   redis.call('ZADD', QUEUED, study_field(study, 'created_at'), id)
 end
 
@@ -369,6 +394,7 @@ local function cancel_plan(study)
   redis.call('HINCRBY', PLANNED, owner, -left)
   count_event('ended_cancelled', left)
   add_usage(owner, 'cancelled', runs)
+  release_reserved(record, owner)
   if redis.call('HINCRBY', record, 'left', -left) == 0 then end_runs(study) end
 end
 
@@ -417,6 +443,7 @@ local function finish(id, state, result, failure)
   redis.call('HINCRBYFLOAT', key('usage', field(id, 'owner')), 'seconds', computed_seconds(id))
   set_state(id, state)
   announce(id, 'end', '')
+  if number(id, 'fence') == 0 then release_reserved(key('job', id), field(id, 'owner')) end -- it has stored nothing
   -- A run that never started has no history to store; thousands may be cancelled at once.
   local never_began = field(id, 'study_id') and number(id, 'fence') == 0
   if not never_began and field(id, 'settled') ~= '1' then redis.call('SADD', UNSETTLED, id) end
@@ -450,7 +477,8 @@ local function crash(id, how, max_crashes, long_seconds)
 end
 
 -- Return why a request is refused: a missing input or a limit. `named` is a list of kind, id and word.
-local function refusal(owner, named, live, stored, live_runs, runs)
+-- `needed` are the bytes that the results may take.
+local function refusal(owner, named, live, stored, live_runs, runs, needed)
   for _, one in ipairs(named) do
     local kind, id, word = unpack(one)
     if id ~= '' and redis.call('HGET', key(kind, id), 'owner') ~= owner then return { 'no ' .. word } end
@@ -460,7 +488,8 @@ local function refusal(owner, named, live, stored, live_runs, runs)
     if live ~= '' and jobs >= tonumber(live) then return { 'busy' } end
     if live_runs ~= '' and runs > 0 and others + runs > tonumber(live_runs) then return { 'many', others } end
   end
-  if stored ~= '' and stored_bytes(owner) >= tonumber(stored) then return { 'full', stored_bytes(owner) } end
+  local taken = stored_bytes(owner) + upload_bytes(owner)
+  if stored ~= '' and (taken >= tonumber(stored) or taken + needed > tonumber(stored)) then return { 'full', taken } end
 end
 
 -- Start an attempt of a queued job; return the fields of its record, its labels, and the request of its study.
@@ -504,6 +533,7 @@ local function delete_job(id)
   if idempotency and redis.call('HGET', idempotency, 'job') == id then redis.call('DEL', idempotency) end
   if field(id, 'task') ~= 'validate' then add_usage(owner, field(id, 'state'), -1) end
   add_usage(owner, 'result_bytes', 0 - number(id, 'nbytes'))
+  release_reserved(key('job', id), owner)
   redis.call('ZREM', key('jobs', owner), id)
   redis.call('HDEL', names_of('job', owner), id)
   redis.call('SREM', UNSETTLED, id)

@@ -12,6 +12,7 @@ for place = 2, #ARGV, 8 do
       'settled', 1, 'nbytes', nbytes)
     finish(id, 'succeeded', result, '')
     add_usage(field(id, 'owner'), 'result_bytes', nbytes)
+    release_reserved(key('job', id), field(id, 'owner'))
     redis.call('EXPIRE', key('events', id), ARGV[1])
     table.insert(answer, 1)
   else

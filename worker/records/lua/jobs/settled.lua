@@ -3,6 +3,7 @@ local id, seconds, nbytes = unpack(ARGV)
 redis.call('SREM', UNSETTLED, id)
 if redis.call('EXISTS', key('job', id)) == 0 then return 0 end
 add_usage(field(id, 'owner'), 'result_bytes', nbytes - number(id, 'nbytes'))
+release_reserved(key('job', id), field(id, 'owner'))
 set(id, 'settled', 1, 'nbytes', nbytes)
 redis.call('EXPIRE', key('events', id), seconds)
 return 1
