@@ -97,9 +97,12 @@ def test_a_tensor_of_one_entry_that_is_not_zero(method: str) -> None:
 
 
 @pytest.mark.parametrize("preset", [None, "recommended"])
-@pytest.mark.parametrize("shape", [(1, 11), (12, 1), (3, 3), (1, 2, 9), (3, 1, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(1, 11), (12, 1), (1, 2, 9), (3, 1, 1)], ids=str)
 def test_als_in_single_precision_survives_columns_that_coincide(shape: tuple[int, ...], preset: Any) -> None:
-    """Rounding errors of the products must not count as a difference between the columns."""
+    """Rounding errors of the products must not count as a difference between the columns.
+
+    A matrix of 3 × 3 is no example: with four components als may diverge there in double precision, too.
+    """
     for seed in range(20):
         X = np.random.default_rng(seed).random(shape).astype(np.float32)
         stop = {"max_iterations": 40, "tolerance": 0.0}
