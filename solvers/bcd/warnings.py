@@ -111,8 +111,8 @@ def _some_are_lost(state: State, problem: Problem, living: int) -> str:
         if state.stop_reason != "tolerance":
             return f"{kept}, and the run ended before it was settled whether more would lower the objective"
         return (
-            f"{kept}, as it should be: putting components back did not lower the objective, so at this penalty the "
-            f"tensor holds no more; lower it if you expect weaker ones"
+            f"{kept}: putting components back did not lower the objective, so the tensor supports no more at this "
+            "penalty; lower the penalty if you expect weaker ones"
         )
     if problem.can_regrow:
         remedy = "set regrow, which the recommended preset does"

@@ -28,7 +28,7 @@ def test_components_that_do_not_pay_give_a_warning_that_they_were_tried() -> Non
     result = solve(X, Settings.recommended(8, beta=1.0))
     assert result.nonzero_components.all_modes < 8
     (warning,) = (warning for warning in result.warnings if "are left" in warning)
-    assert "as it should be: putting components back did not lower the objective" in warning
+    assert "left: putting components back did not lower the objective, so the tensor supports no more" in warning
 
 
 def test_a_sparsity_that_removes_nothing_gives_a_warning() -> None:
