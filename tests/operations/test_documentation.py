@@ -48,6 +48,7 @@ RUN = {
     ("docs/reference/http-api.md", "python"): 1,
     ("docs/reference/http-api.md", "sh"): 1,
     ("docs/how-to/coming-from-other-software.md", "python"): 2,
+    ("docs/how-to/fluorescence.md", "python"): 9,
     ("docs/how-to/matlab.md", "matlab"): 3,
     ("docs/explanation/methods.md", "python"): 3,
     ("docs/how-to/python.md", "python"): 3,
@@ -265,6 +266,12 @@ def test_the_example_of_choosing_counts_the_components() -> None:
     said = run_python(comparing).splitlines()
     assert len(said) == 24 + 1 + 8
     assert said[24].startswith("Rank ")
+
+
+def test_the_fluorescence_page_prints_what_it_says() -> None:
+    page = PAGES["docs/how-to/fluorescence.md"]
+    shown = re.findall(r"^ {4}(.*)$", re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    assert run_python("".join(snippets(page, "python"))).splitlines() == shown
 
 
 def test_the_page_on_real_data_finds_the_dyes_and_the_dirty_cuvette() -> None:
