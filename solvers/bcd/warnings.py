@@ -137,14 +137,14 @@ def _outlier_advice(samples: SampleDiagnostics, settings: Settings, name: Name) 
     if samples.outliers:
         names = [name(mode, outlier.index) for outlier in samples.outliers]
         listed = ", ".join(
-            f"{label!r} ({outlier.ratio:.0f} times)" if outlier.ratio < 1e6 else f"{label!r}"
+            f"{label!r} ({outlier.ratio:.0f} times the median error)" if outlier.ratio < 1e6 else f"{label!r}"
             for label, outlier in zip(names, samples.outliers, strict=True)
         )
         one = len(names) == 1
         yield (
             f"{'index' if one else 'indices'} {listed} of mode {mode} {'does' if one else 'do'} not follow the "
-            "components of the others: left out, the error is so many times the median; look at the readings, and fit "
-            f"again without {'it' if one else 'them'} by {exclude_with(before, {mode: names})}"
+            f"components of the others; look at {'its' if one else 'their'} readings, and compare a fit without "
+            f"{'it' if one else 'them'}: {exclude_with(before, {mode: names})}"
         )
     if samples.single:
         names = list(dict.fromkeys(name(mode, single.index) for single in samples.single))
@@ -152,8 +152,8 @@ def _outlier_advice(samples: SampleDiagnostics, settings: Settings, name: Name) 
         one = len(samples.single) == 1
         yield (
             f"{len(samples.single)} of the components {'is' if one else 'are'} in one index of mode {mode} alone, so "
-            f"that no other confirms {'it' if one else 'them'}: {listed}; compare the fit without, by "
-            f"{exclude_with(before, {mode: names})}"
+            f"no other index confirms {'it' if one else 'them'}: {listed}; compare a fit without "
+            f"{'it' if len(names) == 1 else 'them'}: {exclude_with(before, {mode: names})}"
         )
 
 
