@@ -12,6 +12,8 @@ CELL = ("rank", "method", "beta", "requested_sparsity", "penalty")
 SEPARATOR = " | "
 # Numbers outside of this range are written with a power of ten.
 SMALLEST, LARGEST = 1e-4, 1e6
+# A deviation below this fraction of the mean is not shown: the runs have found the same.
+NEGLIGIBLE = 1e-4
 _ESCAPES: Mapping[str, str] = {
     "\\": r"\textbackslash{}",
     **{character: f"\\{character}" for character in "&%$#_{}"},
@@ -49,7 +51,8 @@ def to_csv(rows: Sequence[Row]) -> str:
 def to_latex(rows: Sequence[Row], caption: str | None = None, label: str = "tab:comparison") -> str:
     r"""Return a table for a paper, which needs the packages booktabs and siunitx.
 
-    Means and standard deviations are rounded to two digits of the deviation. The best of the methods with one rank,
+    Means and standard deviations are rounded to two digits of the deviation, which is left out where it is less than a
+    ten-thousandth of the mean. The best of the methods with one rank,
     weight and penalty are bold. Columns without any value are left out, and warnings are comments.
 
     Parameters
@@ -144,9 +147,9 @@ def _spread(spread: Spread | None) -> str:
 
 
 def _number(mean: float, deviation: float | None) -> str:
-    r"""Write a number as ``\num{…}``, rounded to two digits of its deviation, or to four if there is none."""
-    if not deviation:
-        return rf"\num{{{mean:.4g}}}"
+    r"""Write a number as ``\num{…}``, rounded to two digits of its deviation, or to five if there is none."""
+    if not deviation or deviation < NEGLIGIBLE * abs(mean):
+        return rf"\num{{{mean:.5g}}}"
     largest = max(abs(mean), deviation)
     power = math.floor(math.log10(largest)) if not SMALLEST <= largest < LARGEST else 0
     mean, deviation = mean / 10.0**power, deviation / 10.0**power

@@ -88,6 +88,13 @@ def test_all_indices_without_a_reading_are_named_at_submission(client: httpx.Cli
     assert wrong["remedy"].endswith('exclude={"1": [2, 6, 5], "2": [3]}')
 
 
+def test_indices_are_not_proposed_to_be_left_out_where_too_few_would_remain(client: httpx.Client) -> None:
+    X = np.full((8, 6, 5), np.nan)
+    X[0, :, 2:] = 1.0
+    wrong = refused_fields(client, upload(client, X)["id"], missing="nan")["tensor_id"]
+    assert wrong["remedy"] == "give more readings: leaving these indices out leaves 1 of the 8 indices of mode 1"
+
+
 def test_a_job_without_some_samples_gives_their_loadings(client_with_worker: httpx.Client) -> None:
     lab = client_with_worker
     X, exclude = lab_tensor(), {"1": ["spill", "blank"], "2": [5]}

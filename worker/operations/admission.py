@@ -296,6 +296,11 @@ def _unread_problems(
             empty[mode + 1] = unread
     if empty:
         remedy = f"leave these indices out: {exclude_with(exclusion.by_mode(), empty)}"
+        before = exclusion.by_mode()
+        try:
+            Exclusion.of({mode: (*before.get(mode, ()), *some) for mode, some in empty.items()}, tensor.shape)
+        except InvalidInput as error:
+            remedy = f"give more readings: leaving these indices out {error.problem}"
         yield InvalidInput("tensor_id", f"{describe_indices(empty)} no observed entry", remedy)
 
 

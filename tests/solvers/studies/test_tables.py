@@ -57,6 +57,7 @@ def test_every_line_of_the_latex_has_as_many_cells_as_columns() -> None:
         (Spread(1.5e9, 2e7), r"\num{1.500 \pm 0.020e9}"),
         (Spread(2e-7, 3e-7), r"\num{2.0 \pm 3.0e-7}"),
         (Spread(120.0, 99.6), r"\num{120 \pm 100}"),
+        (Spread(0.0564348946, 6e-11), r"\num{0.056435}"),
         (Spread(4.0, 0.0), r"\num{4}"),
         (Spread(0.0, 0.5), r"\num{0.00 \pm 0.50}"),
     ],
