@@ -156,6 +156,18 @@ class WritesRefused(Unavailable):
     """Redis answers, but refuses to write for now."""
 
 
+class OutcomeUnknown(Unavailable):
+    """Redis was sent a change and did not answer, so the change may have been made.
+
+    `kind` and `id` name what may have been created.
+    """
+
+    def __init__(self, message: str, kind: str | None = None, id: str | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.id = id
+
+
 class BadTensor(InvalidInput):
     """An uploaded file that is not a tensor which can be decomposed."""
 

@@ -28,6 +28,7 @@ from sparse_ncp.app.errors.exceptions import (
 )
 from sparse_ncp.app.errors.problem import FieldProblem, problem
 from sparse_ncp.app.errors.validation import field_problems
+from sparse_ncp.app.responses import public_path
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.worker import errors
 from sparse_ncp.worker.store.files import is_storage_failure
@@ -84,6 +85,11 @@ PROBLEM_TYPES: Mapping[type[Exception], ProblemType] = {
     errors.QuotaReached: ProblemType(409, "quota-reached", "delete tensors or jobs that you no longer need"),
     errors.StoreFull: ProblemType(507, "store-full", "delete tensors or jobs that are no longer needed"),
     errors.StoreUnavailable: ProblemType(503, "store-unavailable", BUSY),
+    errors.OutcomeUnknown: ProblemType(
+        504,
+        "outcome-unknown",
+        "look at Location whether it was done, or repeat the request with its Idempotency-Key",
+    ),
     errors.WritesRefused: ProblemType(503, "read-only", f"{BUSY}; what is stored can be read meanwhile"),
     errors.Unavailable: ProblemType(503, "unavailable", BUSY),
     redis.exceptions.ConnectionError: ProblemType(503, "unavailable", BUSY),
@@ -116,7 +122,14 @@ def install(app: FastAPI) -> None:
 
 
 def known_handler(request: Request, error: Exception) -> JSONResponse:
-    return to_response(error)
+    response = to_response(error)
+    if isinstance(error, errors.OutcomeUnknown):
+        path = request.url.path.removesuffix("/cancel")
+        collection = {"job": "jobs", "study": "studies", "tensor": "tensors"}
+        if error.kind is not None:
+            path = public_path(request, f"/v1/{collection[error.kind]}/{error.id}")
+        response.headers["Location"] = path
+    return response
 
 
 def os_error_handler(request: Request, error: Exception) -> JSONResponse:

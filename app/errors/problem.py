@@ -11,7 +11,7 @@ from sparse_ncp.worker.logs import log_context
 
 MEDIA_TYPE = "application/problem+json"
 # Retry-After where nothing better is known: Redis may be back soon, a job may end.
-RETRY_SECONDS: Mapping[int, int] = {429: 10, 503: 2}
+RETRY_SECONDS: Mapping[int, int] = {429: 10, 503: 2, 504: 2}
 
 
 class FieldProblem(BaseModel):

@@ -151,7 +151,7 @@ def list_jobs_of(
     return JSONResponse({"items": [job.model_dump(mode="json") for job in page.items], "next": page.next})
 
 
-@router.post("/jobs/{job_id}/cancel", status_code=202, response_model=OwnedJob, responses=error_responses(404))
+@router.post("/jobs/{job_id}/cancel", status_code=202, response_model=OwnedJob, responses=error_responses(404, 504))
 def cancel_any_job(job_id: str, admin: Admin, records: Records) -> Response:
     """Cancel a job of any owner."""
     job = records.jobs.cancel(records.jobs.owner_of(job_id), job_id)

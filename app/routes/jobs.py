@@ -87,7 +87,7 @@ router = APIRouter(prefix=f"{API_PREFIX}/jobs", tags=["jobs"], route_class=Repor
     "",
     status_code=202,
     response_model=JobAnswer,
-    responses=error_responses(400, 404, 409, 413, 415, 507),
+    responses=error_responses(400, 404, 409, 413, 415, 504, 507),
     dependencies=[Depends(only_json)],
 )
 async def submit_job(request: Request, body: JobRequest, caller: Caller, idempotency_key: Key = None) -> Response:
@@ -162,7 +162,7 @@ def get_job(job_id: str, owner: Owner, records: Records) -> Response:
 @router.patch(
     "/{job_id}",
     response_model=JobAnswer,
-    responses=error_responses(400, 404, 413, 415),
+    responses=error_responses(400, 404, 413, 415, 504),
     dependencies=[Depends(only_json)],
 )
 def rename_job(job_id: str, body: NewName, owner: Owner, records: Records) -> Response:
@@ -170,13 +170,13 @@ def rename_job(job_id: str, body: NewName, owner: Owner, records: Records) -> Re
     return answer(records.jobs.rename(owner, job_id, body.name))
 
 
-@router.post("/{job_id}/cancel", status_code=202, response_model=JobAnswer, responses=error_responses(404))
+@router.post("/{job_id}/cancel", status_code=202, response_model=JobAnswer, responses=error_responses(404, 504))
 def cancel_job(job_id: str, owner: Owner, records: Records) -> Response:
     """Cancel a job within one sweep, or NCP_CANCEL_SECONDS. Its last factors can still be downloaded."""
     return answer(records.jobs.cancel(owner, job_id), 202)
 
 
-@router.delete("/{job_id}", status_code=204, responses=error_responses(404, 409))
+@router.delete("/{job_id}", status_code=204, responses=error_responses(404, 409, 504))
 def delete_job(job_id: str, owner: Owner, jobs: Jobs) -> Response:
     """Delete a finished job with its factors and history."""
     jobs.delete(owner, job_id)

@@ -169,7 +169,7 @@ class Connection:
             self._reached = True
             problem = answer.json()
             status = answer.status_code
-            if status == 503:
+            if status in (503, 504):
                 raise ServerUnavailable(str(Refused(problem)), maybe_done=True, retry_after=retry_after)
             if status == 429:
                 raise RateLimited(problem, retry_after)

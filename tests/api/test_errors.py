@@ -92,7 +92,7 @@ def test_without_redis_every_call_says_when_to_try_again(tmp_path: Path) -> None
             assert "sock" not in answer.text
         assert caller.get("/healthz").status_code == 200
         lacks = refused(caller.get("/readyz"), 503, "not-ready")["errors"]
-        assert {lack["field"] for lack in lacks} == {"redis", "durable", "worker"}
+        assert {lack["field"] for lack in lacks} == {"redis", "writable", "durable", "worker"}
 
 
 def test_an_upload_without_redis_leaves_no_record(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ import json
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple, TypeAlias
 
 from pydantic import BaseModel
 
 from sparse_ncp.solvers import Settings
+from sparse_ncp.solvers.runtime import RECOMMENDED
 from sparse_ncp.worker.contract import (
     FixedModel,
     InitialJob,
@@ -28,10 +30,12 @@ from sparse_ncp.worker.errors import (
     InUse,
     JobNotFinished,
     NotFound,
+    OutcomeUnknown,
     PartOfStudy,
     QuotaReached,
     TooManyJobs,
     TooManyRuns,
+    Unavailable,
 )
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.redis import keys
@@ -80,10 +84,16 @@ class JobRecords:
         """Queue jobs, durably and in one round trip; return the job or the exception for each submission."""
         hours = self._redis.configuration.idempotency_hours
         calls = [_script_arguments(submission, int(hours * 3_600_000)) for submission in submissions]
+        submit, first = partial(self._redis.script_calls, "jobs/submit", calls), str(calls[0][0])
+        try:
+            answers, repeated = self._redis.repeat_until_known(submit, "job", first)
+        except OutcomeUnknown as error:
+            return [OutcomeUnknown(str(error), "job", str(id)) for id, *_ in calls]
         outcomes: list[Submitted | Exception] = []
-        for submission, answer in zip(submissions, self._redis.script_calls("jobs/submit", calls), strict=True):
+        for submission, (id, *_), answer in zip(submissions, calls, answers, strict=True):
             if isinstance(answer, Exception):
-                outcomes.append(answer)
+                is_unknown = isinstance(answer, OutcomeUnknown) or (repeated and isinstance(answer, Unavailable))
+                outcomes.append(OutcomeUnknown(str(answer), "job", str(id)) if is_unknown else answer)
                 continue
             word, *found = answer
             try:
@@ -247,6 +257,7 @@ def idempotency_key(owner: str, key: str) -> str:
     return keys.idempotency(owner, sha256(key.encode()).hexdigest())
 
 
+NOT_PRESET = object()
 # Kind and field of the inputs of a submission, by the word that the script returns for a missing one.
 INPUT_FIELDS = {
     "tensor": ("tensor", "tensor_id"),
@@ -278,7 +289,7 @@ def raise_refusal(
 def find_replay(redis: RedisConnection, owner: str, key: str, digest: str, kind: str) -> str | None:
     """Return the id of what this key has created before; raise IdempotencyKeyReused if the body differed."""
     found, id = redis.command("HMGET", idempotency_key(owner, key), "digest", kind)
-    if found is not None and found != digest:
+    if found is not None and set(found.split()).isdisjoint(digest.split()):
         raise IdempotencyKeyReused("this Idempotency-Key was used with another body")
     return None if id is None else str(id)
 
@@ -302,12 +313,37 @@ def settings_record(settings: Settings, max_seconds: float | None) -> dict[str, 
 
 
 def digest_of(request: BaseModel) -> str:
-    """Return a digest of the parsed body, which does not depend on whitespace, order or explicit defaults.
+    """Return two digests of a request. Two requests are the same if they have one of them in common.
 
-    Fields that a later version adds do not change it either, so that requests may be repeated after an upgrade.
+    The first is that of the meaning: explicit defaults do not count, nor do fields that a later release adds. The other
+    is that of the fields as they were sent, which stays the same if a later release changes a default. What a preset
+    stands for counts in neither, nor does whitespace or order.
     """
-    canonical = json.dumps(request.model_dump(mode="json", exclude_defaults=True), sort_keys=True)
-    return sha256(canonical.encode()).hexdigest()
+    return " ".join(
+        sha256(json.dumps(_without_preset(kept), sort_keys=True).encode()).hexdigest()
+        for kept in (
+            request.model_dump(mode="json", exclude_defaults=True),
+            request.model_dump(mode="json", exclude_unset=True),
+        )
+    )
+
+
+def _without_preset(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request without those that its preset has filled in."""
+    if fields.get("preset") is None:
+        return fields
+
+    def own(given: Mapping[str, Any], preset: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {}
+        for name, value in given.items():
+            default = preset.get(name, NOT_PRESET)
+            if isinstance(value, Mapping) and isinstance(default, Mapping):
+                kept[name] = own(value, default)
+            elif value != default:
+                kept[name] = value
+        return {name: value for name, value in kept.items() if value != {}}
+
+    return own(fields, RECOMMENDED)
 
 
 def read_job(fields: Fields, position: int | None) -> Job:

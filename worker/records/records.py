@@ -49,7 +49,7 @@ class Records:
             return Health(reachable=False, appendonly=False, appendfsync_always=False, noeviction=False, live_workers=0)
         refusal = None
         try:
-            self._redis.script("stats/check_writes")
+            self._redis.script("stats/check_writes", is_kept=False)
         except Unavailable as error:
             refusal = str(error)
         try:

@@ -63,7 +63,7 @@ class StatsRecords:
     def take_request_token(self, owner: str, per_second: float) -> Allowance:
         """Count one request, unless it exceeds the rate limit."""
         quota = max(1, math.floor(per_second * WINDOW_SECONDS))
-        granted, left, wait = self._redis.script("stats/take_request", owner, quota, repr(per_second))
+        granted, left, wait = self._redis.script("stats/take_request", owner, quota, repr(per_second), is_kept=False)
         return Allowance(
             granted=bool(granted),
             quota=quota,

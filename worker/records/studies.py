@@ -5,6 +5,7 @@ import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import accumulate, chain, repeat, takewhile
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from pydantic import BaseModel
 from sparse_ncp.solvers.studies.recommendation import Recommendation
 from sparse_ncp.solvers.studies.settings import ComparisonSettings
 from sparse_ncp.worker.contract import TERMINAL, JobRequest, JobResult, Page, Task
-from sparse_ncp.worker.errors import InUse, NotFound, QuotaReached, StudyNotFinished
+from sparse_ncp.worker.errors import InUse, NotFound, OutcomeUnknown, QuotaReached, StudyNotFinished, Unavailable
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.jobs import (
     Fields,
@@ -124,9 +125,11 @@ class StudyRecords:
         parts = [json.dumps({**cell._asdict(), "shared": int(cell.shared)}) for cell in cells]
         of_cells, of_validation = parts[: len(plan.cells)], parts[len(plan.cells) :]
         nbytes = sum(cell.reserved for cell in plan.cells_in_order) + plan.working
-        outcome, *found = self._redis.script(
+        id = secrets.token_hex(7) + keys.ID_OF_STUDY
+        submit = partial(
+            self._redis.script,
             "studies/submit",
-            secrets.token_hex(7) + keys.ID_OF_STUDY,
+            id,
             owner,
             request.kind,
             json.dumps({"name": request.name, "request": request.recorded_fields(), "shape": shape}),
@@ -150,12 +153,20 @@ class StudyRecords:
             *plan.seeds,
             *of_validation,
         )
-        if outcome == "full" and limits.stored_bytes is not None:
-            taken, label_bytes = found
-            fitting = plan.fitting(limits.stored_bytes - taken, label_bytes), plan.count
-            raise QuotaReached(limits.stored_bytes, taken, results=nbytes, fitting=fitting)
-        raise_refusal(outcome, found, limits, named)
-        return self.get(owner, found[0]), outcome == "replayed"
+
+        def record() -> tuple[Study, bool]:
+            outcome, *found = submit()
+            if outcome == "full" and limits.stored_bytes is not None:
+                taken, label_bytes = found
+                fitting = plan.fitting(limits.stored_bytes - taken, label_bytes), plan.count
+                raise QuotaReached(limits.stored_bytes, taken, results=nbytes, fitting=fitting)
+            raise_refusal(outcome, found, limits, named)
+            try:
+                return self.get(owner, found[0]), outcome == "replayed"
+            except Unavailable as error:  # it is recorded
+                raise OutcomeUnknown(str(error)) from error
+
+        return self._redis.repeat_until_known(record, "study", id)[0]
 
     def replay(self, owner: str, request: StudyRequest, key: str) -> Study | None:
         """Return the study that an earlier request with this key made; None if there is none."""

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 
 from sparse_ncp.worker.contract import Axes, Axis, Page, TensorRecord
 from sparse_ncp.worker.errors import InUse, NotFound, QuotaReached, WritesRefused
@@ -23,7 +24,8 @@ class TensorRecords:
     def add(self, record: TensorRecord, limits: Limits = UNLIMITED, upload: str = "") -> None:
         """Add a record and release the reservation of its upload; raise QuotaReached if it exceeds the quota."""
         limit = limits.stored_bytes
-        outcome, *stored = self._redis.script(
+        add = partial(
+            self._redis.script,
             "tensors/add",
             record.id,
             record.owner,
@@ -34,6 +36,7 @@ class TensorRecords:
             folded(record.name),
             upload,
         )
+        (outcome, *stored), _ = self._redis.repeat_until_known(add, "tensor", record.id)
         if outcome == "full" and limit is not None:
             raise QuotaReached(limit, stored[0], record.nbytes)
 

@@ -34,6 +34,7 @@ class UploadRecords:
             "" if limit is None else limit,
             room,
             int(1000 * EXPIRY_SECONDS),
+            is_kept=False,
         )
         if outcome == "quota" and limit is not None:
             raise QuotaReached(limit, found[0], wanted)

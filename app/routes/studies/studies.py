@@ -20,7 +20,7 @@ router = APIRouter(prefix=f"{API_PREFIX}/studies", tags=["studies"])
     "",
     status_code=202,
     response_model=StudyAnswer,
-    responses=error_responses(400, 404, 409, 413, 415, 507),
+    responses=error_responses(400, 404, 409, 413, 415, 504, 507),
     dependencies=[Depends(only_json)],
 )
 def submit_study(
@@ -52,13 +52,13 @@ def get_study(study_id: str, owner: Owner, studies: Studies) -> Response:
     return answer(studies.get(owner, study_id))
 
 
-@router.post("/{study_id}/cancel", status_code=202, response_model=StudyAnswer, responses=error_responses(404))
+@router.post("/{study_id}/cancel", status_code=202, response_model=StudyAnswer, responses=error_responses(404, 504))
 def cancel_study(study_id: str, owner: Owner, records: Records) -> Response:
     """Cancel a study: no further run starts, running ones end within a sweep, and results are kept."""
     return answer(records.studies.cancel(owner, study_id), 202)
 
 
-@router.delete("/{study_id}", status_code=204, responses=error_responses(404, 409))
+@router.delete("/{study_id}", status_code=204, responses=error_responses(404, 409, 504))
 def delete_study(study_id: str, owner: Owner, studies: Studies) -> Response:
     """Delete a study that has ended, with its runs, factors and histories."""
     studies.delete(owner, study_id)

@@ -55,7 +55,7 @@ router = APIRouter(prefix=f"{API_PREFIX}/tensors", tags=["tensors"])
     "",
     status_code=201,
     response_model=TensorAnswer,
-    responses=error_responses(400, 409, 413, 415, 507),
+    responses=error_responses(400, 409, 413, 415, 504, 507),
     openapi_extra={**BODY, **DIGEST},
 )
 async def upload_tensor(request: Request, caller: Caller, tensors: Tensors, name: Name = None) -> Response:
@@ -98,7 +98,7 @@ def get_tensor(tensor_id: str, owner: Owner, tensors: Tensors) -> Response:
 @router.patch(
     "/{tensor_id}",
     response_model=TensorAnswer,
-    responses=error_responses(400, 404, 413, 415),
+    responses=error_responses(400, 404, 413, 415, 504),
     dependencies=[Depends(only_json)],
 )
 def rename_tensor(tensor_id: str, body: NewName, owner: Owner, records: Records) -> Response:
@@ -115,7 +115,7 @@ def get_axes(tensor_id: str, owner: Owner, records: Records) -> Any:
 @router.put(
     "/{tensor_id}/axes",
     response_model=list[Axis],
-    responses=error_responses(400, 404, 409, 413, 415),
+    responses=error_responses(400, 404, 409, 413, 415, 504),
     dependencies=[Depends(only_json)],
 )
 def put_axes(tensor_id: str, axes: tuple[Axis, ...], caller: Caller, tensors: Tensors) -> Any:
@@ -124,7 +124,7 @@ def put_axes(tensor_id: str, axes: tuple[Axis, ...], caller: Caller, tensors: Te
     return axes
 
 
-@router.delete("/{tensor_id}", status_code=204, responses=error_responses(404, 409))
+@router.delete("/{tensor_id}", status_code=204, responses=error_responses(404, 409, 504))
 def delete_tensor(tensor_id: str, owner: Owner, tensors: Tensors) -> Response:
     """Delete a tensor that no queued or running job needs. Its file is deleted with the last record that uses it."""
     tensors.delete(owner, tensor_id)

@@ -55,7 +55,7 @@ async def list_samples() -> SamplePage:
     response_model=TensorAnswer,
     responses={
         200: {"model": TensorAnswer, "description": "You have this sample already"},
-        **error_responses(404, 409, 413, 507),
+        **error_responses(404, 409, 413, 504, 507),
     },
 )
 def add_sample(name: str, request: Request, caller: Caller, tensors: Tensors) -> Response:

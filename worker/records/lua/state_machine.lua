@@ -476,6 +476,14 @@ local function crash(id, how, max_crashes, long_seconds)
   requeue(id)
 end
 
+-- Whether two requests with one key are the same: they have a digest in common, as in digest_of.
+local function same_request(earlier, digests)
+  for digest in string.gmatch(digests, '%S+') do
+    if string.find(earlier, digest, 1, true) then return true end
+  end
+  return false
+end
+
 -- Return why a request is refused: a missing input or a limit. `named` is a list of kind, id and word.
 -- `needed` are the bytes that the results may take.
 local function refusal(owner, named, live, stored, live_runs, runs, needed)

@@ -1,11 +1,12 @@
 """The connection to Redis: commands, scripts by name, and one exception for every kind of outage."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import redis
 from redis.backoff import ConstantBackoff
@@ -14,7 +15,7 @@ from redis.exceptions import ConnectionError, NoScriptError, RedisError, Respons
 from redis.retry import Retry
 
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.errors import Unavailable, WritesRefused
+from sparse_ncp.worker.errors import OutcomeUnknown, Unavailable, WritesRefused
 
 # Codes of errors with which Redis refuses every write while it still reads, and what they mean.
 REFUSES_WRITES = {
@@ -34,6 +35,10 @@ AWAY = (ConnectionError, TimeoutError)
 CODE = re.compile(r"(?:^|of pipeline caused error: )([A-Z]+) ")
 # The first line of a script says what it does, and so what Redis checks before it runs it. Without flags it writes.
 SHEBANG = "#!lua"
+READS_ONLY = "no-writes"
+# A change whose outcome is unknown is repeated for so many times the patience of one call, at this interval.
+REPEATED_CALLS, REPEAT_SECONDS = 5, 0.1
+Answer = TypeVar("Answer")
 
 
 def connect(configuration: Configuration, patience_seconds: float = 5.0) -> "redis.Redis":
@@ -54,14 +59,19 @@ def connect(configuration: Configuration, patience_seconds: float = 5.0) -> "red
 
 
 @contextmanager
-def translate_redis_errors() -> Iterator[None]:
-    """Raise WritesRefused if Redis refuses to write, and Unavailable for all other errors of a Redis that is no use."""
+def translate_redis_errors(changes: bool = False) -> Iterator[None]:
+    """Raise Unavailable for every error that means that Redis cannot be used.
+
+    Raise WritesRefused if it only refuses to write, and OutcomeUnknown if `changes` were sent and the answer was lost.
+    """
     try:
         yield
     except (*AWAY, ResponseError) as error:
         code = error_code(error)
         if code in REFUSES_WRITES:
             raise WritesRefused(f"Redis refuses to write: {REFUSES_WRITES[code]}") from error
+        if changes and not code and isinstance(error, AWAY):
+            raise OutcomeUnknown(f"Redis did not answer in time: {error}") from error
         if code in UNABLE or isinstance(error, AWAY):
             raise Unavailable(f"Redis cannot be used: {UNABLE.get(code, error)}") from error
         raise
@@ -85,15 +95,19 @@ class RedisConnection:
     def of(cls, configuration: Configuration, patience_seconds: float = 5.0) -> Self:
         return cls(connect(configuration, patience_seconds), configuration)
 
-    def script(self, name: str, *arguments: str | int) -> Any:
-        """Run `lua/<name>.lua`. Redis caches scripts, so only the first call sends the source."""
-        with translate_redis_errors():
+    def script(self, name: str, *arguments: str | int, is_kept: bool = True) -> Any:
+        """Run `lua/<name>.lua`. Redis caches scripts, so only the first call sends the source.
+
+        Raises OutcomeUnknown if the answer of a script that writes was lost, unless what it writes is not kept.
+        """
+        changes = is_kept and self._connected_to_write(name)
+        with translate_redis_errors(changes):
             return self._registered(name)(keys=[], args=list(arguments))
 
     def script_calls(self, name: str, calls: Sequence[Sequence[str | int]]) -> list[Any]:
         """Run a script once for each list of arguments, in one round trip; return results or exceptions."""
         digest = self._registered(name).sha
-        with translate_redis_errors():
+        with translate_redis_errors(self._connected_to_write(name)):
             pipe = self.client.pipeline(transaction=False)
             for arguments in calls:
                 pipe.execute_command("EVALSHA", digest, 0, *arguments)  # type: ignore[no-untyped-call]
@@ -108,6 +122,38 @@ class RedisConnection:
             except (ResponseError, Unavailable) as error:
                 answers[place] = error
         return answers
+
+    def repeat_until_known(self, change: Callable[[], Answer], kind: str, id: str) -> tuple[Answer, bool]:
+        """Repeat a change while its outcome is unknown; return its answer, and whether it was repeated.
+
+        A change that was made already must change nothing, and answer as before.
+
+        Raises
+        ------
+        OutcomeUnknown
+            If Redis does not answer in time. It may have made the change, or make it later.
+        """
+        patience = self.client.connection_pool.connection_kwargs["socket_timeout"]
+        deadline: float | None = None
+        while True:
+            try:
+                return change(), deadline is not None
+            except Unavailable as error:
+                if deadline is None and not isinstance(error, OutcomeUnknown):
+                    raise  # nothing was sent
+                deadline = deadline or time.monotonic() + REPEATED_CALLS * patience
+                if time.monotonic() > deadline:
+                    raise OutcomeUnknown(str(error), kind, id) from error
+                time.sleep(REPEAT_SECONDS)
+
+    def _connected_to_write(self, name: str) -> bool:
+        """Return whether a script writes. It is sent on a connection that exists, so what fails here was not sent."""
+        if READS_ONLY in script_source(name).partition("\n")[0]:
+            return False
+        pool = self.client.connection_pool
+        with translate_redis_errors():
+            pool.release(pool.get_connection())
+        return True
 
     def _registered(self, name: str) -> Script:
         script = self._scripts.get(name)

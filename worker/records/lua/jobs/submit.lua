@@ -5,7 +5,7 @@ local id, owner, tensor, initial, priority, method, request, idempotency, digest
 if redis.call('EXISTS', key('job', id)) == 1 then return { 'made', read(id, queue_lengths()) } end
 if idempotency ~= '' then
   local earlier = redis.call('HMGET', idempotency, 'digest', 'job')
-  if earlier[1] and earlier[1] ~= digest then return { 'reused' } end
+  if earlier[1] and not same_request(earlier[1], digest) then return { 'reused' } end
   if earlier[1] then return { 'replayed', read(earlier[2], queue_lengths()) } end
 end
 local named = {

@@ -7,7 +7,7 @@ local PLAN = 25
 if redis.call('EXISTS', key('study', id)) == 1 then return { 'made', id } end
 if idempotency ~= '' then
   local earlier = redis.call('HMGET', idempotency, 'digest', 'study')
-  if earlier[1] then return { earlier[1] == digest and 'replayed' or 'reused', earlier[2] } end
+  if earlier[1] then return { same_request(earlier[1], digest) and 'replayed' or 'reused', earlier[2] } end
 end
 local named = {
   { 'tensor', tensor, 'tensor' }, { 'job', initial, 'initial' }, { 'tensor', mask, 'mask' }, { 'job', fixed, 'fixed' },

@@ -1,6 +1,7 @@
 -- id, owner, sha256, record, nbytes, stored limit, folded name, upload whose reservation this ends
 -- -> added, or full and what is stored
 local id, owner, sha256, record, nbytes, limit, folded, upload = unpack(ARGV)
+if redis.call('EXISTS', key('tensor', id)) == 1 then return { 'added' } end -- repeated, since its answer was lost
 local stored = stored_bytes(owner)
 if limit ~= '' and stored + nbytes > tonumber(limit) then return { 'full', stored } end
 redis.call('HSET', key('tensor', id), 'version', FIRST_VERSION, 'owner', owner, 'sha256', sha256, 'nbytes', nbytes, 'record', record,
