@@ -171,7 +171,11 @@ class Broadcaster:
                     for subscription in subscribed.subscriptions if subscribed else ():
                         subscription.put([encode_preparation(entry["payload"])])
                 continue
-            if entries[-1][1]["kind"] == "end":  # carries the job, which is read from Redis: in a thread
+            channel = self._channels.get(jobs[key])
+            following = parse_event_id(channel.position)[0] + 1 if channel else 0
+            if parse_event_id(entries[0][0])[0] > following:  # those between were moved to the store
+                events = []
+            elif entries[-1][1]["kind"] == "end":  # carries the job, which is read from Redis: in a thread
                 events = await to_thread.run_sync(self._encode, jobs[key], entries)
             else:
                 events = self._encode(jobs[key], entries)

@@ -1,5 +1,6 @@
 """Watching a job: approximate numbers, and failures of the server, the network or the reader."""
 
+import asyncio
 import csv
 import io
 import re
@@ -18,8 +19,10 @@ import httpx
 import pytest
 
 from sparse_ncp.app.server.embedded_redis import start_redis, url_of
+from sparse_ncp.app.streaming.broadcast import Broadcaster
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Claim, JobError, Preparation, Progress
+from sparse_ncp.worker.operations import jobs as operations
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.processes import stop
 from sparse_ncp.worker.records.claims import ExecutionRecords
@@ -166,6 +169,38 @@ def test_a_burst_larger_than_the_buffer_arrives_whole(
             records.claims.publish(claim, [row(iteration) for iteration in range(start, start + 300)])
         end(records, claim)
     assert iterations(seen) == list(range(1, 3001))
+
+
+def test_a_watcher_misses_no_event_that_was_moved_to_the_store_before_it_was_sent(
+    caller: httpx.Client,
+    records: ExecutionRecords,
+    claim: Claim,
+    settings: Configuration,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(operations, "LIVE_EVENTS", 50)
+    monkeypatch.setattr(operations, "KEPT_EVENTS", 20)
+    read, hold, waits = Broadcaster._read, threading.Event(), threading.Event()
+
+    async def held(broadcaster: Broadcaster) -> None:
+        while hold.is_set():
+            waits.set()
+            await asyncio.sleep(0.01)
+        await read(broadcaster)
+
+    monkeypatch.setattr(Broadcaster, "_read", held)
+    with watching(caller, claim.job_id) as seen:
+        records.claims.publish(claim, [row(n) for n in range(1, 11)])
+        wait_for(lambda: _has(seen, 10), 10, "the first events")
+        hold.set()
+        assert waits.wait(10)
+        records.claims.publish(claim, [row(n) for n in range(11, 201)])
+        JobOperations(records, LocalStore(settings.data), settings).collect_long_streams()
+        assert records.events.length(claim.job_id) == 20
+        hold.clear()
+        wait_for(lambda: _has(seen, 200), 10, "the last events")
+        end(records, claim)
+    assert iterations(seen) == list(range(1, 201))
 
 
 def test_an_event_stream_outlives_its_settling(

@@ -1,11 +1,13 @@
 """Every reader sees the same events with the same ids, no matter when it connects."""
 
 import json
+from typing import Any
 
 import pytest
 
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.contract import Event, Job, TensorRecord
+from sparse_ncp.worker.contract import Claim, Event, Job, Progress, TensorRecord
+from sparse_ncp.worker.execution.reaper import Reaper
 from sparse_ncp.worker.operations import jobs as operations
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.records.claims import ExecutionRecords
@@ -137,3 +139,94 @@ def test_settling_takes_no_longer_than_a_third_of_a_lease(
     assert calls > 2
     whole = [row(iteration) for iteration in range(1, 6)]
     assert [store.job(job.id).history() for job in (first, second)] == [whole, whole]
+
+
+class TestLongStreams:
+    """A job that runs for ever holds a bounded stream in Redis, and its readers see no gap."""
+
+    @pytest.fixture(autouse=True)
+    def _short(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(operations, "LIVE_EVENTS", 50)
+        monkeypatch.setattr(operations, "KEPT_EVENTS", 20)
+        monkeypatch.setattr(operations, "EVENTS_PER_PIECE", 15)
+
+    @pytest.fixture
+    def long(self, records: ExecutionRecords, tensor: TensorRecord) -> Claim:
+        """The third attempt of a job, after 120 iterations."""
+        queue_job(records, "local", request(tensor))
+        for iterations in (range(1, 31), range(20, 31), range(31, 121)):
+            claim = claimed(records)
+            records.claims.publish(claim, [row(iteration) for iteration in iterations])
+            if iterations[-1] < 120:
+                records.claims.hand_back(claim)
+        return claim
+
+    def test_readers_see_the_same_events_before_and_after_they_are_moved(
+        self, records: ExecutionRecords, jobs: JobOperations, long: Claim
+    ) -> None:
+        whole, history = jobs.events_after(long.job_id), jobs.history("local", long.job_id)
+        assert len(whole) > 120 == len(history)
+        assert records.events.length(long.job_id) == len(whole)
+        jobs.collect_long_streams()
+        assert records.events.length(long.job_id) == 20
+        for place, event in enumerate(whole):
+            found = jobs.events_after(long.job_id, event.id, 7)
+            assert found == whole[place + 1 : place + 1 + len(found)]
+            assert bool(found) == (event != whole[-1])
+        assert stepwise(jobs, long.job_id) == whole
+        assert jobs.history("local", long.job_id) == history
+        for after in (0, 13, 30, 99, 100, 119, 120):
+            assert jobs.history("local", long.job_id, after, 7) == history[after : after + 7]
+
+    def test_the_reaper_moves_them_again_and_the_end_completes_them(
+        self,
+        records: ExecutionRecords,
+        jobs: JobOperations,
+        store: LocalStore,
+        configuration: Configuration,
+        long: Claim,
+    ) -> None:
+        Reaper(configuration, "worker").reap()
+        assert records.jobs.with_long_streams(50) == []
+        before = stepwise(jobs, long.job_id)
+        records.claims.hand_back(long)
+        last = claimed(records)
+        records.claims.publish(last, [row(iteration) for iteration in range(100, 201)])
+        jobs.collect_long_streams()
+        assert records.events.length(long.job_id) == 20
+        records.claims.succeed(last, RESULT)
+        live = stepwise(jobs, long.job_id)
+        assert live[: len(before)] == before
+        assert [event.id for event in live if event.kind == "progress"] == [f"{n}-0" for n in range(1, 201)]
+        jobs.settle(long.job_id)
+        assert jobs.events_after(long.job_id) == live
+        jobs.collect_long_streams()  # too late
+        assert jobs.events_after(long.job_id) == live
+        assert not list((store.root / "jobs" / long.job_id / "pieces").glob("*"))
+
+    def test_a_reader_whose_events_are_moved_while_it_reads_misses_none(
+        self, records: ExecutionRecords, jobs: JobOperations, long: Claim, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole, history = stepwise(jobs, long.job_id), jobs.history("local", long.job_id)
+        events, after, of_history = jobs._records.events, jobs._records.events.after, jobs._records.events.history
+
+        def moved_after(*arguments: Any) -> list[Event]:
+            jobs.collect_long_streams()
+            return after(*arguments)
+
+        def moved_history(*arguments: Any) -> list[Progress]:
+            jobs.collect_long_streams()
+            return of_history(*arguments)
+
+        monkeypatch.setattr(events, "history", moved_history)
+        assert jobs.history("local", long.job_id) == history
+        monkeypatch.setattr(events, "after", moved_after)
+        assert stepwise(jobs, long.job_id) == whole
+
+
+def stepwise(jobs: JobOperations, id: str, count: int = 9) -> list[Event]:
+    """All events, read in small steps."""
+    found: list[Event] = []
+    while page := jobs.events_after(id, found[-1].id if found else None, count):
+        found += page
+    return found

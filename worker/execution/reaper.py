@@ -106,6 +106,7 @@ class Reaper(threading.Thread):
             for _ in range(min(self._records.jobs.count_queued(), self._configuration.workers)):
                 wake_worker(self._configuration)
         self._jobs.settle_all()
+        self._jobs.collect_long_streams()
         self._tensors.remove_abandoned_uploads()
 
     def _check_for_outage(self, redis_time: float, run_id: str) -> None:

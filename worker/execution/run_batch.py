@@ -23,7 +23,7 @@ from sparse_ncp.worker.execution.run_job import (
     retry_redis,
 )
 from sparse_ncp.worker.execution.sinks import BatchSink
-from sparse_ncp.worker.operations.jobs import JobOperations
+from sparse_ncp.worker.operations.jobs import LIVE_EVENTS, JobOperations
 from sparse_ncp.worker.records.claims import ClaimRecords, EndedRun, ExecutionRecords
 from sparse_ncp.worker.store.files import is_storage_failure
 from sparse_ncp.worker.store.local import open_store
@@ -33,6 +33,8 @@ Answer = TypeVar("Answer")
 # for that long another owner's job may have to wait.
 FIRST_RUNS = 8
 COMPUTING_PER_STORING, MAX_BATCH_SECONDS = 4, 5.0
+# Iterations of a run that is stored with others. The stream of a longer one may have been moved to the store in part.
+LONGEST_TOGETHER = LIVE_EVENTS // 2
 # How often to check whether the current run was cancelled.
 CANCEL_POLL_SECONDS = 0.2
 log = logging.getLogger("ncp.job")
@@ -165,7 +167,8 @@ class Batch:
             outcome = outcome_of(
                 Attempt(claim, self._claims, self._store, self._configuration, heartbeat, sink, self._stop.is_set)
             )
-            if isinstance(outcome, Ended) and not outcome.cancelled and sink.resolved is not None and sink.rows:
+            is_short = sink.rows and sink.rows[-1].iteration <= LONGEST_TOGETHER
+            if isinstance(outcome, Ended) and not outcome.cancelled and sink.resolved is not None and is_short:
                 ended.append(FinishedRun(claim, outcome, sink.resolved, sink.rows))
             else:
                 self._report(claim, outcome, sink, heartbeat)
@@ -182,8 +185,11 @@ class Batch:
         return computed - started, time.monotonic() - computed
 
     def _report(self, claim: Claim, outcome: Ended | JobError | None, sink: BatchSink, heartbeat: Heartbeat) -> None:
-        """Report a run that did not succeed, or that another process must go on with, like any other job."""
+        """Report a run that is long, did not succeed, or needs another process to go on, like any other job."""
         self._retry_redis(sink.publish)
+        resolved = sink.resolved
+        if resolved is not None:
+            self._retry_redis(lambda: self._claims.publish_resolved(claim, resolved))
         if heartbeat.lost:
             self._retry_redis(lambda: discard_late_files(self._jobs, claim.job_id))
         else:

@@ -27,6 +27,8 @@ Answer = TypeVar("Answer")
 ROWS_PER_PAGE = 1000
 # Events moved to the store at once, with one flush.
 EVENTS_PER_PIECE = 5000
+# Events in the stream of a running job from which the older ones are moved, about 4 MB, and how many stay for readers.
+LIVE_EVENTS, KEPT_EVENTS = 20_000, 5000
 log = logging.getLogger("ncp.jobs")
 
 
@@ -187,24 +189,37 @@ class JobOperations:
 
     def _pages(self, id: str, after: int, count: int) -> Iterator[list[Progress]]:
         while count > 0:
-            wanted = min(count, ROWS_PER_PAGE)
-            if self._is_settled(id):  # perhaps since the page before
-                page = self._store.job(id).history(after, wanted)
-            else:
-                page = self._records.events.history(id, after, wanted)
+            page = self._page(id, after, min(count, ROWS_PER_PAGE))
             if not page:
                 return
             yield page
             after, count = page[-1].iteration, count - len(page)
 
+    def _page(self, id: str, after: int, count: int) -> list[Progress]:
+        if not self._is_settled(id):  # perhaps since the page before
+            page = self._records.events.history(id, after, count)
+            if parse_event_id(self._records.jobs.collected(id))[0] <= after:
+                return page
+            place = (after, 0)
+            while found := self._store.job(id).collected_events(place, count):
+                rows = [Progress.model_validate_json(event.payload) for event in found if event.kind == "progress"]
+                if rows:
+                    return rows
+                place = parse_event_id(found[-1].id)
+        return self._store.job(id).history(after, count)
+
     def events_after(self, id: str, event_id: str | None = None, count: int = 1000) -> list[Event]:
         """Return at most `count` events after the one with this id, in order.
 
-        Events of a settled job are read from the store, and have the ids that they had in the live stream.
+        Events of a settled job, and the older ones of a long job, are read from the store. Their ids are the same.
         """
-        if not self._is_settled(id):
-            return self._records.events.after(id, event_id or START, count)
         files, place = self._store.job(id), parse_event_id(event_id or START)
+        if not self._is_settled(id):
+            live = self._records.events.after(id, event_id or START, count)
+            if place >= parse_event_id(self._records.jobs.collected(id)):  # read afterwards: it was so before, too
+                return live
+            if found := files.collected_events(place, count):
+                return found
         rows = [
             Event(id=f"{row.iteration}-0", kind="progress", payload=row.model_dump_json())
             for row in files.history(place[0], count)
@@ -255,6 +270,18 @@ class JobOperations:
         files.tidy()
         if not jobs.mark_settled(id, files.nbytes()):
             self.remove_files(id)
+
+    def collect_long_streams(self) -> None:
+        """Move the older events of running jobs with long streams to the store."""
+        for id in self._records.jobs.with_long_streams(LIVE_EVENTS):
+            files, events = self._store.job(id), self._records.events
+            last_id = max(f"{files.collected_length()}-0", self._records.jobs.collected(id), key=parse_event_id)
+            surplus = events.length(id) - KEPT_EVENTS
+            while surplus > 0 and (piece := events.piece(id, last_id, min(surplus, EVENTS_PER_PIECE))) is not None:
+                files.collect_history(piece.rows, piece.changes)
+                last_id, surplus = piece.last_id, surplus - len(piece.rows) - len(piece.changes)
+            if not self._records.jobs.mark_collected(id, last_id):
+                self.discard_late_files(id)
 
     def settle_all(self) -> None:
         """Settle ended jobs that are not settled yet, for a third of a lease; the rest at the next call."""

@@ -89,6 +89,10 @@ class EventRecords:
             entries[-1][0],
         )
 
+    def length(self, job_id: str) -> int:
+        """Return the number of events in the stream of a job."""
+        return int(self._redis.command("XLEN", keys.stream(job_id)))
+
     def count_of_study(self, study_id: str) -> int:
         """Return the number of events of a study, which is the id of the last one."""
         return int(self._redis.command("HGET", keys.study(study_id), "events") or 0)

@@ -174,6 +174,22 @@ class JobRecords:
         if outcome == "used":
             raise InUse("job", id)
 
+    def collected(self, id: str) -> str:
+        """Return the id of the last event that a running job has in the store and no longer in its stream."""
+        (found,) = self.fields(id, "collected")
+        return found or "0-0"
+
+    def mark_collected(self, id: str, event_id: str) -> bool:
+        """Let the stream of a running job forget this event and all before it; return False if the job has ended."""
+        iteration, _, number = event_id.partition("-")
+        return bool(self._redis.script("jobs/collected", id, event_id, f"{iteration}-{int(number) + 1}"))
+
+    def with_long_streams(self, events: int) -> Sequence[str]:
+        """Return the running jobs whose streams have more events than that."""
+        ids = self._redis.command("ZRANGE", keys.LEASES, 0, -1)
+        lengths = self._redis.commands(("XLEN", keys.stream(id)) for id in ids)
+        return [id for id, length in zip(ids, lengths, strict=True) if length > events]
+
     def unsettled(self) -> Sequence[str]:
         """Return the ended jobs whose history has not been moved to the store yet."""
         return sorted(self._redis.command("SMEMBERS", keys.UNSETTLED))

@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from hashlib import sha256
+from typing import TypeAlias
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from sparse_ncp.worker.errors import CorruptFile
 from sparse_ncp.worker.store.blobs import Blobs
 from sparse_ncp.worker.store.manifests import publish, read_manifest
 
+# Iteration and number of an event.
+EventPlace: TypeAlias = tuple[int, int]
 ROWS, CHANGES = "rows.npy", "changes.json"
 # Where both lay before they had a folder and a manifest.
 UNVERSIONED_ROWS = "history.npy"
@@ -48,18 +51,44 @@ def collect(blobs: Blobs, folder: str, rows: Sequence[Progress], changes: Sequen
     blobs.put(f"{folder}/pieces/{name}", content)
 
 
+def read_collected(blobs: Blobs, folder: str, after: EventPlace, count: int) -> list[Event]:
+    """Return at most `count` collected events after that place, in order; none once the pieces are gone."""
+    found: dict[EventPlace, Event] = {}
+    for first, length, name in _pieces(blobs, folder):
+        if first - 1 + length < after[0]:
+            continue
+        try:
+            changes, table = _read_piece(blobs, name)
+        except FileNotFoundError:  # published as a whole meanwhile
+            return []
+        for change in changes:
+            found.setdefault(event_place(change.id), change)
+        for row in _progress(table.tolist(), first):
+            found.setdefault(
+                (row.iteration, 0), Event(id=f"{row.iteration}-0", kind="progress", payload=row.model_dump_json())
+            )
+        if sum(place > after for place in found) >= count:
+            break
+    return [found[place] for place in sorted(found) if place > after][:count]
+
+
+def event_place(id: str) -> EventPlace:
+    """Return iteration and number of an event."""
+    iteration, _, number = id.partition("-")
+    return int(iteration), int(number)
+
+
 def complete(blobs: Blobs, folder: str) -> None:
     """Publish the collected pieces as one history, and delete them. Others may be doing the same."""
     tables: list[Float64] = []
     length, changes = 0, dict[str, Event]()
     for first, count, name in _pieces(blobs, folder):
         with suppress(FileNotFoundError):  # deleted by another who has published the whole
-            with blobs.open(name) as file:
-                head, _, body = file.read().partition(b"\n")
-            for change in json.loads(head):
-                changes.setdefault(change["id"], Event.model_validate(change))
+            own, table = _read_piece(blobs, name)
+            for change in own:
+                changes.setdefault(change.id, change)
             if first <= length + 1 and first - 1 + count > length:
-                tables.append(np.frombuffer(body).reshape(-1, COLUMNS)[length + 1 - first :])
+                tables.append(table[length + 1 - first :])
                 length = first - 1 + count
     table = np.concatenate(tables) if tables else _table([])
     _publish(blobs, folder, table, list(changes.values()), flush=True)
@@ -101,6 +130,11 @@ def read_history(blobs: Blobs, folder: str, after: int, count: int | None) -> li
         content = np.frombuffer(file.read(wanted * columns * header.dtype.itemsize), header.dtype)
     # Former tables have neither trial starts nor, before that, phases.
     rows = [row + [0.0] * (COLUMNS - columns) for row in content.reshape(-1, columns).tolist()]
+    return _progress(rows, after + 1)
+
+
+def _progress(rows: Sequence[Sequence[float]], first: int) -> list[Progress]:
+    """Return the rows of a table, of which the first is this iteration."""
     return [
         Progress(
             iteration=iteration,
@@ -111,7 +145,7 @@ def read_history(blobs: Blobs, folder: str, after: int, count: int | None) -> li
             phase="start" if start else PHASES[int(phase)],
             start=int(start) or None,
         )
-        for iteration, (objective, error, seconds, phase, start) in enumerate(rows, after + 1)
+        for iteration, (objective, error, seconds, phase, start) in enumerate(rows, first)
     ]
 
 
@@ -127,6 +161,14 @@ def _pieces(blobs: Blobs, folder: str) -> list[tuple[int, int, str]]:
     """List the pieces in order: first iteration, number of iterations, name."""
     named = [(PIECE.fullmatch(blob.name.rpartition("/")[2]), blob.name) for blob in blobs.list(f"{folder}/pieces/")]
     return [(int(found[1]), int(found[2]), name) for found, name in named if found]
+
+
+def _read_piece(blobs: Blobs, name: str) -> tuple[list[Event], Float64]:
+    """Return the changes of state and the table of a piece."""
+    with blobs.open(name) as file:
+        head, _, body = file.read().partition(b"\n")
+    changes = [Event.model_validate(change) for change in json.loads(head)]
+    return changes, np.frombuffer(body).reshape(-1, COLUMNS)
 
 
 def _publish(blobs: Blobs, folder: str, table: Float64, changes: Sequence[Event], flush: bool) -> None:

@@ -322,6 +322,10 @@ class JobFiles:
         """Add a piece of the event stream: the numbers of the next iterations, and changes of state with their ids."""
         history.collect(self._blobs, self._root, rows, changes)
 
+    def collected_events(self, after: tuple[int, int], count: int) -> list[Event]:
+        """Return at most `count` collected events after that iteration and number; none once the history is whole."""
+        return history.read_collected(self._blobs, self._root, after, count)
+
     def complete_history(self) -> None:
         """Publish the collected pieces as the history of the job."""
         history.complete(self._blobs, self._root)
