@@ -99,7 +99,8 @@ def test_a_study_is_asked_for_with_lists_of_one_too(tmp_path: Path) -> None:
     assert(~isempty(choice.advice.reason));
     said = ncp_advice(study);
     assert(strcmp(said{1}, study.recommendation.title) && strncmp(said{1}, 'Rank 2', 6));
-    assert(isequal(said(2:end), study.recommendation.sentences));
+    assert(isequal(said(2:end), [study.recommendation.sentences; study.table.notes]));
+    assert(any(strfind(said{end}, 'ended with a warning')));
     assert(~isempty(strfind(evalc('ncp_advice(choice)'), choice.advice.reason)));
     assert(size(ncp_factors(choice.job_id){1}, 1) == 9);
     """

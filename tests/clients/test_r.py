@@ -88,7 +88,9 @@ def test_a_study_is_asked_for_with_lists_of_one_too(tmp_path: Path) -> None:
     stopifnot(study$state == "succeeded", vapply(study$table$rows, function(row) row$beta, 0) == c(0, 0.1))
     stopifnot(length(study$table$ranks[[1]]$holdout$relative_error) == 2)
     choice <- ncp_watch_study(ncp_study(tensor$id, "choose", rank = 4, seeds = 2)$id)
-    stopifnot(identical(ncp_advice(study), c(study$recommendation$title, unlist(study$recommendation$sentences))))
+    stopifnot(identical(ncp_advice(study), c(study$recommendation$title, unlist(study$recommendation$sentences),
+                                                  unlist(study$table$notes))))
+    stopifnot(any(grepl("ended with a warning", unlist(study$table$notes))))
     stopifnot(startsWith(ncp_advice(study)[[1]], "Rank 2"), identical(ncp_advice(choice), choice$advice$reason))
     stopifnot(nzchar(choice$advice$reason), nrow(ncp_factors(choice$job_id)[[1]]) == 9)
     """
