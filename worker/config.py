@@ -74,6 +74,20 @@ class Configuration(BaseSettings):
         8 * GIB, ge=1, description="memory that a job may use in addition to the mapped tensor"
     )
     lease_seconds: float = Field(15, gt=0, description="a worker that sends no heartbeat for this long loses its jobs")
+    turn_seconds: float = Field(
+        60,
+        gt=0,
+        allow_inf_nan=False,
+        description="time that a job runs before it gives way to a waiting owner who has used less; a job that takes "
+        "long to resume has longer turns",
+    )
+    share_half_life_seconds: float = Field(
+        3600,
+        gt=0,
+        allow_inf_nan=False,
+        description="time after which half of an owner's computing time no longer counts when workers are shared; the "
+        "same for all API and worker processes",
+    )
     checkpoint_seconds: float = Field(10, ge=0, description="shortest time between two checkpoints of a job")
     checkpoint_share: float = Field(
         0.02,

@@ -347,6 +347,23 @@ class Preparation(FrozenModel):
     share: float = Field(ge=0, le=1, description="fraction of the step that is done, as far as it is known")
 
 
+class Paused(FrozenModel):
+    """Why a queued job that has begun waits, or why no job of its owner runs."""
+
+    iteration: int = Field(description="the iteration after which the job continues; 0 if it has not begun")
+    since: AwareDatetime
+    reason: Literal["others", "priority", "operator"] = Field(
+        description="others: it gives way to other users, who have used less; priority: to a job of the same owner "
+        "with a higher priority; operator: the operator has paused the owner"
+    )
+    done: float | None = Field(
+        ge=0,
+        le=1,
+        description="fraction of its iterations or of its seconds, whichever is larger; null where that is not known",
+    )
+    message: str = Field(description="the same in words, such as 'gives way to other users, 37 % done'")
+
+
 class Job(FrozenModel):
     """A submitted job with its settings, state and result."""
 
@@ -381,7 +398,12 @@ class Job(FrozenModel):
     warnings: tuple[str, ...] = Field((), description="advice that was known at submission; the result has its own")
     attempt: int
     cancel_requested: bool
-    queue_position: int | None = Field(description="place in the queue, where 1 is next; null unless queued")
+    queue_position: int | None = Field(
+        description="place in the queue, where 1 is next; null unless queued, and while the operator pauses the owner"
+    )
+    paused: Paused | None = Field(
+        None, description="why a queued job waits although it has begun, or was paused by the operator; else null"
+    )
     study_id: str | None = Field(description="the study that the job belongs to, or null")
     created_at: AwareDatetime
     started_at: AwareDatetime | None
@@ -393,7 +415,9 @@ class Event(FrozenModel):
 
     id: str
     kind: Literal["progress", "run", "state", "end"]
-    payload: str = Field(description="JSON: a Progress, {state, attempt}, or the Job without its owner")
+    payload: str = Field(
+        description="JSON: a Progress, {state, attempt} and paused if it gives way, or the Job without its owner"
+    )
 
 
 class Page(FrozenModel, Generic[Item]):

@@ -1,6 +1,6 @@
-"""Limits on what an owner of keys may use."""
+"""Limits on what an owner of keys may use, and shares of the computing time."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from sparse_ncp.worker.config import Configuration
 
@@ -43,3 +43,32 @@ class Limits(FrozenModel):
 
 
 UNLIMITED = Limits()
+
+
+class OwnerPause(FrozenModel):
+    """Since when and why the operator lets no job of an owner run."""
+
+    since: AwareDatetime
+    note: str = Field("", max_length=200, description="the operator's reason, which the owner sees")
+
+    @property
+    def message(self) -> str:
+        return f"paused by the operator: {self.note}" if self.note else "paused by the operator"
+
+
+class OwnerShare(FrozenModel):
+    """How much computing time an owner has used recently, and what the operator has set."""
+
+    owner: str
+    weight: float = Field(description="share of the computing time relative to other owners, by default 1")
+    running: int = Field(description="workers in use; tiny runs of a study share one")
+    queued: int
+    recent_seconds: float = Field(
+        description="recent computing time: half of it is forgotten after NCP_SHARE_HALF_LIFE_SECONDS"
+    )
+    share: float = Field(description="the same as a fraction of the recent computing time of all owners")
+    account_seconds: float = Field(
+        description="what decides who is next, the lowest first: recent computing time divided by the weight. It "
+        "begins with the lowest account of a waiting or running owner, so that no owner gains by having been away"
+    )
+    paused: OwnerPause | None = Field(None, description="why the operator lets no job of the owner run; else null")

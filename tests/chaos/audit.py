@@ -22,8 +22,8 @@ from tests.support.watcher import is_gapless
 ENDED_SECONDS = 300.0
 # Uploads of a killed API are removed once they are a minute old.
 TIDY_SECONDS = 120.0
-# What stays when there are no jobs and no tensors: counters, owners, the workers, notes of deletions and of the last
-# preparations, and Celery's own.
+# What stays when there are no jobs and no tensors: counters, owners and their accounts, the workers, notes of deletions
+# and of the last preparations, and Celery's own.
 STANDING = (
     "ncp:sequence",
     "ncp:serving",
@@ -32,6 +32,9 @@ STANDING = (
     "ncp:counts",
     "ncp:owners",
     "ncp:usage:",
+    "ncp:share:",
+    "ncp:floor",
+    "ncp:slots",
     "ncp:discarded",
     "ncp:tidied",
     "ncp:preparing",

@@ -302,7 +302,7 @@ def test_a_clock_that_was_set_forward_takes_no_job_from_a_living_worker(
     claim = claimed(ExecutionRecords.of(short))
     reaper.reap()
     heartbeat = reaper._records.leases.heartbeat
-    monkeypatch.setattr(reaper._records.leases, "heartbeat", lambda worker: heartbeat(worker) + 3_600_000)
+    monkeypatch.setattr(reaper._records.leases, "heartbeat", lambda *worker: heartbeat(*worker) + 3_600_000)
     reaper.reap()
     assert now(records, job).state == "running"
     assert records.claims.renew(claim) == "held"
@@ -355,12 +355,12 @@ def _prepares(records: ExecutionRecords, job: Job, step: Preparation) -> bool:
 
 
 def test_a_preparation_is_published_while_it_lasts(
-    records: ExecutionRecords, job: Job, monkeypatch: pytest.MonkeyPatch
+    configuration: Configuration, records: ExecutionRecords, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And its end at once, also where no iteration is published: a later attempt repeats what readers have seen."""
     monkeypatch.setattr(sinks, "PREPARATION_SECONDS", 0.0)
     claim = claimed(records)
-    heartbeat = Heartbeat(records.claims, claim, 60.0)
+    heartbeat = Heartbeat(records.claims, claim, configuration)
     with LiveSink(records.claims, claim, heartbeat) as publisher:
         for step in (Preparation(step="check", share=0.5), Preparation(step="sweep", share=0.0)):
             publisher.publish_preparation(step)

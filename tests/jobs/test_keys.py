@@ -9,7 +9,7 @@ from tests.support.stack import ROOT
 
 LUA = ROOT / "worker" / "records" / "lua"
 SCRIPTS = {path: path.read_text() for path in LUA.rglob("*.lua")}
-PRELUDE = SCRIPTS[LUA / "state_machine.lua"]
+PRELUDE = SCRIPTS[LUA / "keys.lua"]
 # Not touched by a script: whose turn it is to clean up; and what is no key: the prefixes, the end of an id.
 PYTHON_ONLY = {"CLEANUP_TURN", "PREFIX", "BROKER", "ID_OF_STUDY"}
 
@@ -48,15 +48,15 @@ def test_the_scripts_and_the_code_have_the_same_kinds_of_keys() -> None:
     assert kinds | {"key"} == kinds_in_python()
 
 
-def test_no_script_but_the_state_machine_spells_a_key_out() -> None:
-    assert [path.name for path, text in SCRIPTS.items() if "ncp:" in text] == ["state_machine.lua"]
+def test_only_the_list_of_keys_spells_a_key_out() -> None:
+    assert [path.name for path, text in SCRIPTS.items() if "ncp:" in text] == ["keys.lua"]
 
 
 def test_what_the_api_holds_cannot_claim_renew_publish_finish_or_reap(records: Records) -> None:
     """No attribute that the API is given has a script of claims behind it."""
     api = Records.of(records._redis.configuration)
     parts = {name: part for name, part in vars(api).items() if not name.startswith("_")}
-    assert parts.keys() == {"tensors", "jobs", "studies", "events", "stats", "workers", "expired", "uploads"}
+    assert parts.keys() == {"tensors", "jobs", "studies", "events", "stats", "workers", "expired", "uploads", "owners"}
     methods = {name for part in parts.values() for name in dir(part) if not name.startswith("_")}
     assert not methods & {"claim", "renew", "publish", "succeed", "fail", "cancelled", "hand_back", "crashed", "reap"}
     assert not methods & {"checkpointed", "heartbeat", "clear"}

@@ -27,6 +27,8 @@ STANDING = (
     keys.SERVED,
     keys.OWNERS,
     keys.usage(""),
+    keys.share(""),
+    keys.FLOOR,
     keys.COUNTS,
     keys.DISCARDED,
 )

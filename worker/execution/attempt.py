@@ -88,6 +88,8 @@ class Attempt:
         self._checkpoint_due = time.monotonic() + configuration.checkpoint_seconds
         self._published = claim.published.iteration if claim.published else 0
         self._notes: tuple[str, ...] = ()
+        self._started = time.monotonic()
+        self._start_seconds = 0.0
 
     def run(self) -> Ended | None:
         """Run to the end; return None if the worker stops, the claim is lost, or storage fails before that."""
@@ -173,8 +175,12 @@ class Attempt:
             self._sink.publish_preparation(None)
             self._heartbeat.compute_clock.run_from(state.seconds)
             if is_first:
+                swept = state.seconds - (resume.seconds if resume else 0.0)
+                self._start_seconds = max(0.0, time.monotonic() - self._started - swept)
                 self._sink.publish_resolved(Resolved.of(state))
                 is_first = False
+            if self._heartbeat.resume_seconds is None and state.iteration > self._published:
+                self._heartbeat.resume_seconds = self._start_seconds
             self._publish(state)
             if self._heartbeat.lost:
                 return None
@@ -183,12 +189,21 @@ class Attempt:
                 raise HistoryTooLarge
             if self._heartbeat.cancel_requested or state.stop_reason is not None:
                 return state.cancelled()
-            stopping = self._must_stop()
-            if stopping or time.monotonic() >= self._checkpoint_due:
-                self._checkpoint(state)
-            if stopping:
+            if self._leaves_after_checkpoint(partial(self._checkpoint, state)):
                 return None
         raise RuntimeError("the solver ended without a reason")
+
+    def _leaves_after_checkpoint(self, checkpoint: Callable[[], bool]) -> bool:
+        """Write a checkpoint if one is due, and return whether the attempt must stop, or gives way to others.
+
+        It does not give way if the checkpoint cannot be saved: what was computed would be lost.
+        """
+        stopping = self._must_stop()
+        yields = not stopping and self._heartbeat.should_yield()
+        saved = (stopping or yields or time.monotonic() >= self._checkpoint_due) and checkpoint()
+        if yields and not saved:
+            self._heartbeat.decline_to_yield()
+        return stopping or (yields and saved)
 
     def _clock(self) -> Clock:
         """Return a clock that lets the run repeat every published iteration, however long that takes now."""
@@ -204,28 +219,32 @@ class Attempt:
             self._sink.put(Progress.from_state(state, iteration))
             self._published = iteration
 
-    def _checkpoint(self, state: State) -> None:
+    def _checkpoint(self, state: State) -> bool:
         def write() -> str:
             self._files.save_source(self._claim.source)
             return self._files.save_checkpoint(self._claim.fence, state)
 
-        self._save_checkpoint(write, state.iteration)
+        return self._save_checkpoint(write, state.iteration)
 
-    def _save_checkpoint(self, write: Callable[[], str], iteration: int) -> None:
+    def _save_checkpoint(self, write: Callable[[], str], iteration: int) -> bool:
         """Write a checkpoint and schedule the next, so that all of them take a small share of the run.
 
-        The run continues if storage or Redis is unavailable: a checkpoint only saves time.
+        Returns whether it was saved. Without storage or Redis the run continues: a checkpoint only saves time.
         """
-        started = time.monotonic()
+        started, saved = time.monotonic(), False
         try:
             name = write()
-            if self._sink.save_checkpoint(name, iteration):
+            saved = self._sink.save_checkpoint(name, iteration)
+            if saved:
                 self._files.drop_checkpoints(keep=name)
         except (StoreFull, StoreUnavailable, Unavailable) as error:
             log.warning("job %s: no checkpoint was saved: %s", self._claim.job_id, error)
         ended = time.monotonic()
+        if saved and self._heartbeat.resume_seconds is not None:
+            self._heartbeat.resume_seconds = self._start_seconds + ended - started
         pause = max(self._configuration.checkpoint_seconds, (ended - started) / self._configuration.checkpoint_share)
         self._checkpoint_due = ended + pause
+        return saved
 
     def _end(self, state: State) -> Ended | None:
         """Diagnose, assess and save the result; return None if the attempt must stop before that has ended."""

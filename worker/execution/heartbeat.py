@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 
+from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Claim
 from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.records.claims import ClaimRecords, LeaseStatus
@@ -42,19 +43,27 @@ class Heartbeat:
         The owner has cancelled the job.
     quota_reached : bool
         The history of the job has passed the quota of its owner.
+    is_paused : bool
+        The operator has paused the owner, so the attempt must stop now.
+    resume_seconds : float or None
+        What it costs to hand the job back and resume it, which decides how long its turns are; None while this attempt
+        has no new sweep to hand back, so that it does not give way before.
     """
 
-    def __init__(self, claims: ClaimRecords, claim: Claim, lease_seconds: float, retry_seconds: float = 0.5) -> None:
+    def __init__(self, claims: ClaimRecords, claim: Claim, configuration: Configuration) -> None:
         self._claims = claims
         self._claim = claim
-        self._pause = lease_seconds / 3
-        self._retry_seconds = retry_seconds
+        self._retry_seconds = configuration.redis_retry_seconds
+        self._pause = pause_seconds(configuration)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
         self.compute_clock = ComputeClock(claim.spent_seconds)
         self.lost = False
         self.cancel_requested = False
         self.quota_reached = False
+        self.is_paused = False
+        self.resume_seconds: float | None = None
+        self._should_yield = False
 
     def __enter__(self) -> "Heartbeat":
         self._thread.start()
@@ -81,8 +90,23 @@ class Heartbeat:
     def renew(self) -> bool:
         """Renew the lease now; return False if Redis is unavailable."""
         try:
-            self.apply(self._claims.renew(self._claim, self.compute_clock.now()))
+            status = self._claims.renew(self._claim, self.compute_clock.now(), self.resume_seconds)
         except Unavailable as error:
             log.warning("job %s: could not renew the lease: %s", self._claim.job_id, error)
             return False
+        self.apply(status)
+        self.is_paused, self._should_yield = status == "paused", status == "yield"
         return True
+
+    def should_yield(self) -> bool:
+        """Return whether the job should give way to others now. If it should have, ask again: they may be served."""
+        return self._should_yield and self.renew() and self._should_yield
+
+    def decline_to_yield(self) -> None:
+        """Go on until the next heartbeat asks again, since what was computed cannot be saved now."""
+        self._should_yield = False
+
+
+def pause_seconds(configuration: Configuration) -> float:
+    """Return the time between two heartbeats, of which a lease has three and a turn four."""
+    return min(configuration.lease_seconds / 3, configuration.turn_seconds / 4)

@@ -92,7 +92,7 @@ class Reaper(threading.Thread):
     def reap(self) -> None:
         """Run one round."""
         leases = self._records.leases
-        now = leases.heartbeat(self._worker)
+        now = leases.heartbeat(self._worker, self._configuration.workers)
         self._check_for_outage(now / 1000, leases.redis_run_id())
         if time.monotonic() >= self._quiet_until:
             for job_id in leases.reap(until=now):

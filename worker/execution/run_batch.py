@@ -12,7 +12,7 @@ from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Claim, Event, JobError, Progress
 from sparse_ncp.worker.errors import StoreFull, Unavailable
 from sparse_ncp.worker.execution.attempt import Attempt, Ended
-from sparse_ncp.worker.execution.heartbeat import Heartbeat
+from sparse_ncp.worker.execution.heartbeat import Heartbeat, pause_seconds
 from sparse_ncp.worker.execution.run_job import (
     discard_late_files,
     exit_after_grace_period,
@@ -68,9 +68,10 @@ class FinishedRun(NamedTuple):
 class BatchHeartbeat:
     """A thread that renews the leases of all claims of a batch, and checks whether the current run was cancelled."""
 
-    def __init__(self, claims: ClaimRecords, lease_seconds: float) -> None:
+    def __init__(self, claims: ClaimRecords, configuration: Configuration) -> None:
         self._claims = claims
-        self._lease_seconds = lease_seconds
+        self._configuration = configuration
+        self._pause_seconds = pause_seconds(configuration)
         self._held: dict[str, Heartbeat] = {}
         self._current: Claim | None = None
         self._done = threading.Event()
@@ -86,12 +87,16 @@ class BatchHeartbeat:
 
     def hold(self, claims: Sequence[Claim]) -> None:
         """Renew the leases of these claims from now on."""
-        self._held = {claim.job_id: Heartbeat(self._claims, claim, self._lease_seconds) for claim in claims}
+        self._held = {claim.job_id: Heartbeat(self._claims, claim, self._configuration) for claim in claims}
 
     def begin(self, claim: Claim) -> Heartbeat:
         """Make one of the claims the current one, and return its heartbeat."""
         self._current = claim
         return self._held[claim.job_id]
+
+    def gives_way(self) -> bool:
+        """Return whether the runs that have not begun should be handed back."""
+        return any(heartbeat.is_paused or heartbeat.should_yield() for heartbeat in self._held.values())
 
     def release(self, claim: Claim) -> None:
         """Stop renewing the lease of a claim."""
@@ -106,7 +111,7 @@ class BatchHeartbeat:
                 current = self._current
                 if current is not None and current.job_id in self._held:
                     self._held[current.job_id].apply(self._claims.status_of_run(current))
-                if time.monotonic() - renewed >= self._lease_seconds / 3:
+                if time.monotonic() - renewed >= self._pause_seconds:
                     renewed = time.monotonic()
                     for heartbeat in self._held.values():
                         heartbeat.renew()
@@ -127,7 +132,7 @@ class Batch:
         self._store = store.deferred()
         self._jobs = JobOperations(self._records, store, configuration)
         self._held: list[Claim] = [first]
-        self.heartbeat = BatchHeartbeat(self._claims, configuration.lease_seconds)
+        self.heartbeat = BatchHeartbeat(self._claims, configuration)
 
     def claim(self, count: int) -> list[Claim]:
         """Claim up to `count` further runs of the study."""
@@ -160,12 +165,13 @@ class Batch:
         self.heartbeat.hold(claims)
         ended: list[FinishedRun] = []
         for claim in claims:
-            if self._stop.is_set():
+            if self._stop.is_set() or self.heartbeat.gives_way():
                 break
             heartbeat = self.heartbeat.begin(claim)
             sink = BatchSink(self._claims, claim, heartbeat, self._store, self._configuration.progress_seconds)
+            must_stop = partial(self._must_stop, heartbeat)
             outcome = outcome_of(
-                Attempt(claim, self._claims, self._store, self._configuration, heartbeat, sink, self._stop.is_set)
+                Attempt(claim, self._claims, self._store, self._configuration, heartbeat, sink, must_stop)
             )
             is_short = sink.rows and sink.rows[-1].iteration <= LONGEST_TOGETHER
             if isinstance(outcome, Ended) and not outcome.cancelled and sink.resolved is not None and is_short:
@@ -183,6 +189,9 @@ class Batch:
             self._retry_redis(partial(report_outcome, self._claims, self._jobs, claim, None))
             self._release(claim)
         return computed - started, time.monotonic() - computed
+
+    def _must_stop(self, heartbeat: Heartbeat) -> bool:
+        return self._stop.is_set() or heartbeat.is_paused
 
     def _report(self, claim: Claim, outcome: Ended | JobError | None, sink: BatchSink, heartbeat: Heartbeat) -> None:
         """Report a run that is long, did not succeed, or needs another process to go on, like any other job."""

@@ -57,14 +57,16 @@ def run_job(claim: Claim, configuration: Configuration) -> None:
     records, store = ExecutionRecords.of(configuration), open_store(configuration)
     claims, jobs = records.claims, JobOperations(records, store, configuration)
     with (
-        Heartbeat(claims, claim, configuration.lease_seconds, configuration.redis_retry_seconds) as heartbeat,
+        Heartbeat(claims, claim, configuration) as heartbeat,
         LiveSink(claims, claim, heartbeat, configuration.progress_seconds) as sink,
         exit_after_grace_period(
             lambda: report_outcome(claims, jobs, claim, None), claim.job_id, stop, grace_seconds(configuration)
         ),
     ):
         kind = TASKS[claim.task]
-        attempt = kind(claim, claims, store, configuration, heartbeat, sink, stop.is_set)
+        attempt = kind(
+            claim, claims, store, configuration, heartbeat, sink, lambda: stop.is_set() or heartbeat.is_paused
+        )
         outcome = outcome_of(attempt)
         retry_redis(sink.flush, stop, configuration)
         if heartbeat.lost:

@@ -56,6 +56,7 @@ class ChoiceAttempt(StudyAttempt):
             update={"exclude": self._claim.settings.exclude}  # whose labels are resolved
         )
         limit, threads = self._claim.settings.stop.max_seconds, self._configuration.threads_per_job
+        self._start_seconds = time.monotonic() - self._started
         for state in choose(tensor, settings, mask=self._inputs.mask(), resume=self._reached, threads=threads):
             self._reached = state
             self._publish_choosing(state)
@@ -66,10 +67,8 @@ class ChoiceAttempt(StudyAttempt):
             if limit is not None and time.monotonic() - started > limit and state.outcome is None:
                 remedy = "raise it, or give fewer seeds or a lower rank"
                 raise InvalidInput("stop.max_seconds", f"the choice takes longer than {limit:g} s", remedy)
-            stopping = self._must_stop()
-            if stopping or time.monotonic() >= self._checkpoint_due:
-                self._checkpoint_choice()
-            if stopping:
+            self._heartbeat.resume_seconds = self._heartbeat.resume_seconds or self._start_seconds
+            if self._leaves_after_checkpoint(self._checkpoint_choice):
                 return None
         outcome = self._reached.outcome if self._reached else None
         if self._reached is None or outcome is None:
@@ -93,17 +92,18 @@ class ChoiceAttempt(StudyAttempt):
             self._note_unusable_checkpoint(name)
         return None
 
-    def _checkpoint(self, state: State) -> None:
+    def _checkpoint(self, state: State) -> bool:
         """Save the choice, not the model, while the chosen model is diagnosed."""
-        self._checkpoint_choice()
+        return self._checkpoint_choice()
 
-    def _checkpoint_choice(self) -> None:
+    def _checkpoint_choice(self) -> bool:
         reached = self._reached
-        if reached is not None:
-            place = int(PARTS * reached.progress)
-            self._save_checkpoint(
-                lambda: self._files.save_study_checkpoint(self._claim.fence, place, reached.to_bytes()), place
-            )
+        if reached is None:
+            return False
+        place = int(PARTS * reached.progress)
+        return self._save_checkpoint(
+            lambda: self._files.save_study_checkpoint(self._claim.fence, place, reached.to_bytes()), place
+        )
 
     def _publish_choosing(self, state: ChoiceState) -> None:
         """Publish the progress; a step that Redis misses is not published again."""
@@ -154,6 +154,7 @@ class ValidationAttempt(StudyAttempt):
         )
         tensor, mask = fitted_part(self._inputs.open_tensor(), self._claim.settings, self._inputs.mask())
         common, threads = self._claim.settings, self._configuration.threads_per_job
+        start_seconds = time.monotonic() - self._started
         for check in checks(grid.validation, grid.ranks)[len(found) :]:
             if self._heartbeat.cancel_requested:
                 return Ended(None, cancelled=True)
@@ -161,5 +162,8 @@ class ValidationAttempt(StudyAttempt):
                 return None
             found.append(run_check(tensor, grid.validation, check, common, threads, mask=mask))
             if not self._save(partial(self._claims.keep_validation_results, self._claim, found)):
+                return None
+            self._heartbeat.resume_seconds = start_seconds
+            if self._heartbeat.should_yield():
                 return None
         return Ended(None)

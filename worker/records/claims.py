@@ -18,7 +18,8 @@ from sparse_ncp.worker.records.workers import Leases
 from sparse_ncp.worker.study_contract import Measures
 
 # lost: another worker may have the job; cancel_requested: the owner has cancelled it; full: it passes the quota.
-LeaseStatus: TypeAlias = Literal["held", "lost", "cancel_requested", "full"]
+# paused: the operator has paused the owner, so the job must be handed back; yield: it should give way after saving.
+LeaseStatus: TypeAlias = Literal["held", "lost", "cancel_requested", "full", "paused", "yield"]
 # Iterations whose history is reserved at submission, more as they are published, and the stored bytes of each.
 FIRST_ITERATIONS, ROW_BYTES = 1000, 40
 
@@ -53,10 +54,27 @@ class ClaimRecords:
         )
         return [_read_claim(flat) for flat in found]
 
-    def renew(self, claim: Claim, spent_seconds: float = 0.0) -> LeaseStatus:
-        """Renew the lease, and record the computing time so far for later attempts."""
-        lease, spent = self._redis.lease_milliseconds, f"{spent_seconds:.3f}"
-        status: LeaseStatus = self._redis.script("claims/renew", claim.job_id, claim.fence, lease, spent)
+    def renew(self, claim: Claim, spent_seconds: float = 0.0, resume_seconds: float | None = None) -> LeaseStatus:
+        """Renew the lease, and record the computing time so far for later attempts.
+
+        Parameters
+        ----------
+        claim : Claim
+            The claim.
+        spent_seconds : float
+            Computing time of all attempts.
+        resume_seconds : float, optional
+            What it costs to hand the job back and resume it; None while this attempt has no new sweep to hand back.
+
+        Returns
+        -------
+        LeaseStatus
+            Also whether the job should give way to others, which only this method finds out.
+        """
+        lease, cost = self._redis.lease_milliseconds, "" if resume_seconds is None else f"{resume_seconds:.3f}"
+        status: LeaseStatus = self._redis.script(
+            "claims/renew", claim.job_id, claim.fence, lease, f"{spent_seconds:.3f}", cost
+        )
         return status
 
     def status(self, claim: Claim) -> LeaseStatus:

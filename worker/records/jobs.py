@@ -22,6 +22,7 @@ from sparse_ncp.worker.contract import (
     JobState,
     MaskTensor,
     Page,
+    Paused,
     Preparation,
     Progress,
 )
@@ -37,7 +38,7 @@ from sparse_ncp.worker.errors import (
     TooManyRuns,
     Unavailable,
 )
-from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
+from sparse_ncp.worker.owner_limits import UNLIMITED, Limits, OwnerPause
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
 from sparse_ncp.worker.records.redis.lists import find_page, folded
@@ -392,6 +393,7 @@ def read_job(fields: Fields, position: int | None) -> Job:
             "attempt": int(fields["attempt"]),
             "cancel_requested": fields.get("cancel_requested") == "1",
             "queue_position": position,
+            "paused": _paused(fields),
             "created_at": read_time(fields, "created_at"),
             "started_at": read_time(fields, "started_at"),
             "finished_at": read_time(fields, "finished_at"),
@@ -412,6 +414,23 @@ def read_progress(fields: Fields) -> Progress | None:
 def read_preparation(fields: Fields) -> Preparation | None:
     """Return how far the first sweep of the current attempt is prepared."""
     return Preparation.model_validate_json(fields["preparing"]) if "preparing" in fields else None
+
+
+def _paused(fields: Fields) -> Paused | None:
+    """Return why a queued job waits, apart from its place in the queue."""
+    if fields["state"] != "queued":
+        return None
+    paused = Paused.model_validate_json(fields["paused"]) if "paused" in fields else None
+    if "held" not in fields:
+        return paused
+    held, progress = OwnerPause.model_validate_json(fields["held"]), read_progress(fields)
+    return Paused(
+        iteration=progress.iteration if progress else 0,
+        since=held.since,
+        reason="operator",
+        done=paused.done if paused else None,
+        message=held.message,
+    )
 
 
 def _phase(fields: Fields) -> str | None:

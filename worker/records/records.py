@@ -10,6 +10,7 @@ from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.records.events import EventRecords
 from sparse_ncp.worker.records.expired import ExpiredRecords
 from sparse_ncp.worker.records.jobs import JobRecords
+from sparse_ncp.worker.records.owners import OwnerRecords
 from sparse_ncp.worker.records.redis.connection import RedisConnection
 from sparse_ncp.worker.records.stats import StatsRecords
 from sparse_ncp.worker.records.studies import StudyRecords
@@ -30,6 +31,7 @@ class Records:
         self.studies = StudyRecords(connection)
         self.events = EventRecords(connection, self.jobs, self.studies)
         self.stats = StatsRecords(connection)
+        self.owners = OwnerRecords(connection)
         self.workers = WorkerRecords(connection)
         self.expired = ExpiredRecords(connection)
         self.uploads = UploadRecords(connection)

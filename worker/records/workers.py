@@ -35,24 +35,29 @@ class Leases:
     def __init__(self, connection: RedisConnection) -> None:
         self._redis = connection
 
-    def heartbeat(self, worker: str) -> int:
-        """Record that this worker is alive, and return the time of Redis.
+    def heartbeat(self, worker: str, slots: int = 1) -> int:
+        """Record that this worker is alive and runs up to `slots` jobs at once; return the time of Redis.
 
         Workers that died long ago are forgotten, as are heartbeats from before a backward step of the clock.
         """
         now, lease = self._redis.now(), self._redis.lease_milliseconds
         self._redis.command("ZADD", keys.WORKERS, now, worker)
-        self._redis.command("ZREMRANGEBYSCORE", keys.WORKERS, "-inf", now - FORGOTTEN_LEASES * lease)
-        self._redis.command("ZREMRANGEBYSCORE", keys.WORKERS, now + lease, "+inf")
+        self._redis.command("HSET", keys.SLOTS, worker, slots)
+        for start, end in (("-inf", now - FORGOTTEN_LEASES * lease), (now + lease, "+inf")):
+            forgotten = self._redis.command("ZRANGE", keys.WORKERS, start, end, "BYSCORE")
+            if forgotten:
+                self._redis.command("ZREM", keys.WORKERS, *forgotten)
+                self._redis.command("HDEL", keys.SLOTS, *forgotten)
         return now
 
     def remove(self, worker: str) -> None:
         """Forget a worker that has stopped."""
         self._redis.command("ZREM", keys.WORKERS, worker)
+        self._redis.command("HDEL", keys.SLOTS, worker)
 
     def clear(self) -> None:
         """Forget all workers. Live ones will send another heartbeat."""
-        self._redis.command("DEL", keys.WORKERS)
+        self._redis.command("DEL", keys.WORKERS, keys.SLOTS)
 
     def reap(self, everything: bool = False, until: int | None = None) -> list[str]:
         """Return jobs whose lease has expired to the queue, and return their ids.

@@ -1,25 +1,9 @@
--- Shared by all scripts: names of keys (the same as in keys.py) and the transitions of a job.
+-- Shared by all scripts: the transitions of a job.
 -- Every change of state happens in one script, so readers never see half of it.
-
-local function key(kind, id) return 'ncp:' .. kind .. ':' .. id end
-local LEASES, WAITING, UNSETTLED = 'ncp:leases', 'ncp:waiting', 'ncp:unsettled'
-local SEQUENCE, SERVED, SERVING = 'ncp:sequence', 'ncp:served', 'ncp:serving'
-local QUEUED, COUNTS = 'ncp:queued', 'ncp:counts' -- since when each job waits; counters
-local OWNERS, WORKERS, DISCARDED = 'ncp:owners', 'ncp:workers', 'ncp:discarded'
-local UPLOADS = 'ncp:uploads' -- reservations of running uploads
-local UNINSPECTED = 'ncp:uninspected' -- contents of new tensors whose zeros are still to be inspected
-local PREPARING = 'ncp:preparing' -- recent progress of preparations
-local PLANNED = 'ncp:planned' -- queued runs of each owner that have no record yet
-local ENDING = 'ncp:ending' -- comparisons that lack only a recommendation, with the time of the next attempt to make it
 
 -- Latest version of the records of jobs, studies and tensors, as in versions.py, and the version of those that have not
 -- changed since the first release. Those from before it have none.
 local VERSION, FIRST_VERSION = 2, 1
-
-local function now()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
 
 local function field(id, name) return redis.call('HGET', key('job', id), name) end
 local function number(id, name) return tonumber(field(id, name) or 0) end
@@ -176,9 +160,10 @@ local function update_study(study, id, before, state)
 end
 
 local function set_state(id, state)
-  local before, study = field(id, 'state'), field(id, 'study_id')
+  local before, study, paused = field(id, 'state'), field(id, 'study_id'), ''
+  if state == 'queued' and field(id, 'paused') then paused = ',"paused":' .. field(id, 'paused') end
   set(id, 'state', state)
-  announce(id, 'state', '{"state":"' .. state .. '","attempt":' .. number(id, 'attempt') .. '}')
+  announce(id, 'state', '{"state":"' .. state .. '","attempt":' .. number(id, 'attempt') .. paused .. '}')
   if study then update_study(study, id, before, state) end
 end
 
@@ -187,23 +172,27 @@ local function queue_score(priority, sequence) return (10 - priority) * 1e12 + s
 
 local function enqueue(id)
   local owner = field(id, 'owner')
+  join(owner)
   redis.call('ZADD', key('queue', owner), queue_score(number(id, 'priority'), number(id, 'sequence')), id)
   redis.call('SADD', WAITING, owner)
   redis.call('ZADD', QUEUED, now(), id)
   set_state(id, 'queued')
 end
 
+-- Number of queued jobs of each owner, without owners that the operator has paused.
 local function queue_lengths()
   local lengths = {}
   for _, owner in ipairs(redis.call('SMEMBERS', WAITING)) do
-    lengths[owner] = redis.call('ZCARD', key('queue', owner)) + tonumber(redis.call('HGET', PLANNED, owner) or 0)
+    if redis.call('HEXISTS', key('share', owner), 'held') == 0 then
+      lengths[owner] = redis.call('ZCARD', key('queue', owner)) + tonumber(redis.call('HGET', PLANNED, owner) or 0)
+    end
   end
   return lengths
 end
 
--- Place of a job with this score in the queue, 0 without a score. Owners take turns.
+-- Place of a job with this score in the queue, 0 without a score or while its owner is paused. Owners take turns.
 local function position(owner, score, lengths)
-  if not score then return 0 end
+  if not score or not lengths[owner] then return 0 end
   local ahead = redis.call('ZCOUNT', key('queue', owner), '-inf', '(' .. string.format('%.0f', score))
   for _, study in ipairs(redis.call('ZRANGE', key('plans', owner), 0, -1)) do
     local plan = redis.call('HMGET', key('study', study), 'priority', 'base', 'taken')
@@ -217,11 +206,13 @@ local function position(owner, score, lengths)
   return place
 end
 
-local function release_worker(id)
+-- Take a job off its worker, by default now. The worker of a batch is free after the last of its runs.
+local function release_worker(id, at)
+  local owner, batch = field(id, 'owner'), field(id, 'batch')
   redis.call('ZREM', LEASES, id)
-  redis.call('SREM', key('running', field(id, 'owner')), id)
-  local batch = field(id, 'batch')
+  redis.call('SREM', key('running', owner), id)
   if batch then redis.call('SREM', key('batch', batch), id) end
+  if not batch or redis.call('SCARD', key('batch', batch)) == 0 then vacate(owner, batch or id, at) end
   redis.call('HDEL', key('job', id), 'phase', 'preparing', 'batch')
 end
 
@@ -426,6 +417,11 @@ local function read(id, lengths)
       score = queue_score(cancelled[2], cancelled[3] + place)
     end
   end
+  local held = redis.call('HGET', key('share', owner), 'held')
+  if held then
+    table.insert(fields, 'held')
+    table.insert(fields, held)
+  end
   table.insert(fields, 1, position(owner, tonumber(score), lengths))
   return fields
 end
@@ -433,6 +429,7 @@ end
 local function finish(id, state, result, failure)
   dequeue(id)
   release_worker(id)
+  leave(field(id, 'owner'))
   for _, users in ipairs(dependency_keys(id)) do redis.call('SREM', users, id) end
   mark_inputs_used(id)
   if result ~= '' then set(id, 'result', result) end
@@ -457,10 +454,11 @@ local function crash_error(how)
   })
 end
 
--- Return a job whose attempt was killed from outside, or died with its worker, to the queue.
-local function requeue(id)
+-- Return a job whose attempt was killed from outside, or died with its worker, to the queue. Its owner is charged until
+-- it died, by default until now.
+local function requeue(id, died_at)
   if field(id, 'cancel_requested') == '1' then return finish(id, 'cancelled', '', '') end
-  release_worker(id)
+  release_worker(id, died_at)
   enqueue(id)
 end
 
@@ -503,6 +501,7 @@ end
 -- Start an attempt of a queued job; return the fields of its record, its labels, and the request of its study.
 local function start_attempt(id, worker, lease, batch)
   local owner = field(id, 'owner')
+  if not batch or redis.call('SCARD', key('batch', batch)) == 0 then occupy(owner, batch or id) end
   dequeue(id)
   redis.call('SADD', key('running', owner), id)
   redis.call('ZADD', LEASES, now() + lease, id)
@@ -511,6 +510,7 @@ local function start_attempt(id, worker, lease, batch)
   redis.call('HSETNX', key('job', id), 'started_at', now())
   set(id, 'worker', worker, 'claimed_spent', computed_seconds(id), 'claimed_from',
     math.max(number(id, 'published'), number(id, 'checkpoint_iteration')))
+  redis.call('HDEL', key('job', id), 'paused')
   if batch then
     set(id, 'batch', batch)
     redis.call('SADD', key('batch', batch), id)

@@ -39,6 +39,8 @@ READS_ONLY = "no-writes"
 # A change whose outcome is unknown is repeated for so many times the patience of one call, at this interval.
 REPEATED_CALLS, REPEAT_SECONDS = 5, 0.1
 Answer = TypeVar("Answer")
+# What every script begins with, in this order.
+SHARED_SCRIPTS = ("keys", "accounts", "state_machine")
 
 
 def connect(configuration: Configuration, patience_seconds: float = 5.0) -> "redis.Redis":
@@ -148,7 +150,7 @@ class RedisConnection:
 
     def _connected_to_write(self, name: str) -> bool:
         """Return whether a script writes. It is sent on a connection that exists, so what fails here was not sent."""
-        if READS_ONLY in script_source(name).partition("\n")[0]:
+        if READS_ONLY in self.script_source(name).partition("\n")[0]:
             return False
         pool = self.client.connection_pool
         with translate_redis_errors():
@@ -158,8 +160,13 @@ class RedisConnection:
     def _registered(self, name: str) -> Script:
         script = self._scripts.get(name)
         if script is None:
-            script = self._scripts[name] = self.client.register_script(script_source(name))
+            script = self._scripts[name] = self.client.register_script(self.script_source(name))
         return script
+
+    def script_source(self, name: str) -> str:
+        """Return the source of `lua/<name>.lua`, after the settings and functions that all scripts share."""
+        settings = self.configuration.share_half_life_seconds, self.configuration.turn_seconds
+        return read_script(name, f"local HALF_LIFE, TURN = {settings[0]!r}, {settings[1]!r}\n")
 
     def command(self, command: str, *arguments: str | int) -> Any:
         """Run one command."""
@@ -197,8 +204,8 @@ def below(cursor: str | None) -> str:
 
 
 @cache
-def script_source(name: str) -> str:
-    """Return the source of `lua/<name>.lua`, after the functions that all scripts share.
+def read_script(name: str, settings: str = "") -> str:
+    """Return the source of `lua/<name>.lua`, after the settings and the functions that all scripts share.
 
     A script may begin with a line such as `#!lua flags=no-writes`. So Redis decides before its first command whether it
     may run: a script that writes is refused as a whole, and one that only reads is run by a Redis that cannot write.
@@ -207,4 +214,5 @@ def script_source(name: str) -> str:
     first, rest = SHEBANG, (folder / f"{name}.lua").read_text()
     if rest.startswith(SHEBANG):
         first, _, rest = rest.partition("\n")
-    return f"{first}\n{(folder / 'state_machine.lua').read_text()}{rest}"
+    shared = "".join((folder / f"{part}.lua").read_text() for part in SHARED_SCRIPTS)
+    return f"{first}\n{settings}{shared}{rest}"

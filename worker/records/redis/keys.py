@@ -1,4 +1,4 @@
-"""Names of the keys in Redis. `lua/state_machine.lua` repeats them for the scripts; a test compares the two."""
+"""Names of the keys in Redis. `lua/keys.lua` repeats them for the scripts; a test compares the two."""
 
 PREFIX = "ncp:"
 SEQUENCE = PREFIX + "sequence"
@@ -14,6 +14,13 @@ QUEUED = PREFIX + "queued"
 PLANNED = PREFIX + "planned"
 COUNTS = PREFIX + "counts"
 OWNERS = PREFIX + "owners"
+# Owners with queued or running jobs, and the lowest account among them.
+ACTIVE = PREFIX + "active"
+FLOOR = PREFIX + "floor"
+# How many jobs each worker runs at once.
+SLOTS = PREFIX + "slots"
+# Attempts that shall give way to others, and why.
+YIELDING = PREFIX + "yielding"
 # Deleted jobs and contents, by time, until their files are certainly gone.
 DISCARDED = PREFIX + "discarded"
 # What each running upload has reserved.
@@ -124,6 +131,16 @@ def names(kind: str, owner: str) -> str:
 
 def running(owner: str) -> str:
     return f"{PREFIX}running:{owner}"
+
+
+def busy(owner: str) -> str:
+    """Processes of an owner that use a worker, each a job or a batch, by the time at which they began."""
+    return f"{PREFIX}busy:{owner}"
+
+
+def share(owner: str) -> str:
+    """The account of an owner, and what the operator has set: a weight, and why no job of the owner runs."""
+    return f"{PREFIX}share:{owner}"
 
 
 def usage(owner: str) -> str:

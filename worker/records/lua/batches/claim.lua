@@ -2,8 +2,9 @@
 -- None while another owner waits, and none beyond a job of the same owner that comes first.
 local batch, study, worker, lease, wanted = unpack(ARGV)
 local owner, claims = study_field(study, 'owner'), {}
-for _, waiting in ipairs(redis.call('SMEMBERS', WAITING)) do
-  if waiting ~= owner then return claims end
+if redis.call('HEXISTS', key('share', owner), 'held') == 1 then return claims end
+for _, share in ipairs(waiting_shares()) do
+  if share.owner ~= owner then return claims end
 end
 if study_field(study, 'cancel_requested') == '1' then return claims end
 for _ = 1, wanted do

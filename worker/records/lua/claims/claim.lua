@@ -1,16 +1,17 @@
--- worker, lease milliseconds. Fair: the owner with the fewest running jobs, then the one served longest ago.
+-- worker, lease milliseconds. Fair: the owner with the lowest account, where each running job counts as a whole turn. Then
+-- the job with the highest priority, then the oldest.
 local worker, lease = unpack(ARGV)
-while true do
-  local id, owner, fewest, oldest
-  for _, candidate in ipairs(redis.call('SMEMBERS', WAITING)) do
-    local running = redis.call('SCARD', key('running', candidate))
-    local served = tonumber(redis.call('ZSCORE', SERVED, candidate) or 0)
-    local first = first_queued(candidate)
-    if first and (not owner or running < fewest or (running == fewest and served < oldest)) then
-      id, owner, fewest, oldest = first, candidate, running, served
-    end
+
+local function next_job()
+  for _, share in ipairs(waiting_shares()) do
+    local id = first_queued(share.owner)
+    if id then return id, share.owner end
   end
-  if not owner then return false end
+end
+
+while true do
+  local id, owner = next_job()
+  if not id then return false end
   local study = field(id, 'study_id')
   if study and study_field(study, 'cancel_requested') == '1' then
     finish(id, 'cancelled', '', '') -- the cancellation of its study was interrupted

@@ -8,5 +8,5 @@ if ARGV[1] ~= '+inf' then
 end
 local dead = redis.call('ZRANGEBYSCORE', LEASES, '-inf', ARGV[1])
 if ARGV[1] ~= '+inf' and #dead > 0 then count_event('expired_leases', #dead) end
-for _, id in ipairs(dead) do requeue(id) end
+for _, id in ipairs(dead) do requeue(id, tonumber(redis.call('ZSCORE', LEASES, id))) end
 return dead
