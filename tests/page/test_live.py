@@ -139,11 +139,11 @@ def test_a_run_shows_its_state_and_is_cancelled(visitor: Visitor, lab: httpx.Cli
 def test_partial_components_are_shown_while_the_job_runs(visitor: Visitor, lab: httpx.Client) -> None:
     job_id = begin(lab, "partial", **ENDLESS)
     page = visitor.go(f"/jobs/{job_id}/components")
-    expect(page.get_by_text("These are partial")).to_be_visible()
+    expect(page.get_by_text("These are partial factors")).to_be_visible()
     expect(page.get_by_role("group", name="Component ")).to_have_count(8)
     lab.post(f"/v1/jobs/{job_id}/cancel")
     expect(page.locator(".state")).to_have_text("cancelled")
-    expect(page.get_by_text("These are partial")).to_be_hidden()
+    expect(page.get_by_text("These are partial factors")).to_be_hidden()
 
 
 def test_zooming_shows_all_iterations_of_the_part_that_is_seen(visitor: Visitor, lab: httpx.Client) -> None:

@@ -165,7 +165,7 @@ export async function show({ main, parameters: { id }, query, signal }) {
     const stability = job.result?.stability ? await getJson(`${path}/stability`, { signal }) : null;
     if (stability) components = withStability(components, stability);
     const partial = LIVE.includes(job.state)
-      ? ` These are partial, of iteration ${whole(iteration)}; the run goes on.`
+      ? ` These are partial factors, of iteration ${whole(iteration)}; the run continues.`
       : "";
     status.textContent =
       `${components.length} of ${job.settings.rank} components, the largest first; ` +

@@ -108,11 +108,7 @@ export async function show({ main, query, signal }) {
     if (run.rank === undefined)
       return replace(
         estimatePlace,
-        h(
-          "p",
-          { class: "soft" },
-          "Give a rank: the number of components that are allowed. Those that the data do not need go.",
-        ),
+        h("p", { class: "soft" }, "Enter a rank: the number of components allowed. A penalty removes weak ones."),
       );
     try {
       const found = await send("POST", "v1/jobs/estimate", { body: run, signal, idempotent: true });

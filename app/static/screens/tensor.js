@@ -208,7 +208,7 @@ function showProfiles(place, summary, tensor, signal) {
 }
 
 function axesCard(tensor) {
-  const words = tensor.axes ? "Axes" : "Axes: none yet. Names, units and values come back in every plot and table";
+  const words = tensor.axes ? "Axes" : "Axes: none yet. Their names, units and values appear in every plot and table";
   return h(
     "details",
     { class: "card" },
