@@ -16,6 +16,7 @@ from sparse_ncp.worker.operations.models import ModelOperations
 from sparse_ncp.worker.operations.studies import StudyOperations
 from sparse_ncp.worker.operations.tensors import TensorOperations
 from sparse_ncp.worker.records.records import Records as _Records
+from sparse_ncp.worker.rendering.pool import Renderers as _Renderers
 from sparse_ncp.worker.store.store import Store as _Store
 
 
@@ -84,5 +85,6 @@ Tensors = Annotated[TensorOperations, _from_state("tensors")]
 Jobs = Annotated[JobOperations, _from_state("jobs")]
 Models = Annotated[ModelOperations, _from_state("models")]
 Studies = Annotated[StudyOperations, _from_state("studies")]
+Renderers = Annotated[_Renderers, _from_state("renderers")]
 Broadcaster = Annotated[_Broadcaster, _from_state("broadcaster")]
 Config = Annotated[Configuration, _from_state("configuration")]

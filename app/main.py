@@ -8,7 +8,7 @@ from functools import partial
 from importlib.metadata import version
 
 import redis.asyncio
-from anyio import CapacityLimiter, to_thread
+from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 
@@ -32,12 +32,8 @@ from sparse_ncp.app.routes.tensors import records as tensors
 from sparse_ncp.app.routes.tensors import samples, views
 from sparse_ncp.app.streaming.broadcast import Broadcaster
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.operations.jobs import JobOperations
-from sparse_ncp.worker.operations.models import ModelOperations
-from sparse_ncp.worker.operations.studies import StudyOperations
-from sparse_ncp.worker.operations.tensors import TensorOperations
-from sparse_ncp.worker.records.records import Records
-from sparse_ncp.worker.store.local import open_store
+from sparse_ncp.worker.rendering.pool import Renderers
+from sparse_ncp.worker.rendering.request import Operations
 
 DESCRIPTION = """Upload a `.npy` tensor, submit a job, watch objective and relative error, download the factors.
 Refusals are `application/problem+json` and name field and remedy. Modes count from 1."""
@@ -124,15 +120,13 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         ThreadPoolExecutor(app.state.configuration.request_threads, "requests")
     )
     configuration: Configuration = app.state.configuration
-    records, store = Records.of(configuration, configuration.redis_answer_seconds), open_store(configuration)
-    app.state.records, app.state.store = records, store
-    app.state.tensors = TensorOperations(records, store, configuration.min_free_bytes)
-    app.state.jobs = JobOperations(records, store, configuration)
+    operations = Operations.of(configuration, reads_factors=False)
+    records, store = operations.records, operations.store
+    app.state.records, app.state.store, app.state.tensors = records, store, operations.tensors
+    app.state.jobs, app.state.models, app.state.studies = operations.jobs, operations.models, operations.studies
     app.state.jobs.open()
     app.state.submissions = Submissions(app.state.jobs)
-    app.state.models = ModelOperations(records, store)
-    app.state.studies = StudyOperations(records, store, configuration)
-    app.state.summarizing = CapacityLimiter(1)
+    app.state.renderers = Renderers(configuration, operations)
     app.state.store_size = StoreSize(store)
     app.state.metrics.registry.register(ServerCollector(app, records.stats, store, app.state.store_size))
     url, patience = str(configuration.redis_url), READ_SECONDS
@@ -146,5 +140,6 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
             reading.cancel()
             with suppress(asyncio.CancelledError):
                 await reading
+            await app.state.renderers.close()
             await to_thread.run_sync(app.state.jobs.close)
             records.close()

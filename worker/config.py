@@ -145,6 +145,24 @@ class Configuration(BaseSettings):
     )
     max_batch_runs: int = Field(200, ge=1, description="tiny study runs that one process may claim together")
     request_threads: int = Field(40, ge=1, description="threads of the API that serve requests")
+    renderers: int = Field(
+        2,
+        ge=1,
+        description="exports, plots, tables and slices that are made at the same time, by processes of their own",
+    )
+    render_seconds: float = Field(
+        300, gt=0, description="longest time that one of them may take, and may wait for a place"
+    )
+    render_memory_bytes: int = Field(2 * GIB, ge=1 << 24, description="memory that one of them may use")
+    render_queue: int = Field(
+        300, ge=1, description="requests that may wait for a place among them; more are answered with 503"
+    )
+    render_queue_per_owner: int = Field(
+        100, ge=1, description="requests of one owner that may wait for a place; more are answered with 503"
+    )
+    render_cache_bytes: int = Field(
+        GIB, ge=0, description="size of the exports, plots and tables that are kept for the next request; 0 keeps none"
+    )
     max_body_bytes: int = Field(1 << 20, ge=1, description="largest body of a request that is not an upload")
     idempotency_hours: float = Field(24, gt=0, description="how long an Idempotency-Key is remembered, in hours")
     stream_seconds: int = Field(300, ge=1, description="how long the live events of a finished job stay in Redis")

@@ -148,6 +148,28 @@ class CorruptFile(Exception):
     """A stored file that no longer matches its digest."""
 
 
+class RenderingRefused(Exception):
+    """An export, plot, table or slice that cannot be made now: too many are waiting, or its process was killed."""
+
+    def __init__(self, reason: str, wait_seconds: int) -> None:
+        super().__init__(reason)
+        self.wait_seconds = wait_seconds
+
+
+class RenderingTooLong(Exception):
+    """An export, plot, table or slice that takes longer than it may."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"this takes longer than {seconds:g} s to make, the longest that it may take")
+
+
+class RenderingTooLarge(Exception):
+    """An export, plot, table or slice that needs more memory than it may use."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(f"this needs more memory to make than the {nbytes} bytes that it may use")
+
+
 class Unavailable(ConnectionError):
     """Redis does not respond, or cannot write."""
 

@@ -4,11 +4,13 @@ import contextlib
 import ctypes
 import gc
 import os
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 SET_PARENT_DEATH_SIGNAL = 1
@@ -24,6 +26,26 @@ def die_with_parent(parent: int) -> None:
         PRCTL(SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call above
         os._exit(1)
+
+
+def limit_memory(allowed: int, oom_score: int) -> None:
+    """Limit private memory (RLIMIT_DATA), and make this process the first to be killed if the machine runs out of it.
+
+    What was inherited from the parent does not count, nor does a mapped tensor: the kernel may drop its pages.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
+        inherited = int(line.split()[1]) << 10
+    else:
+        inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    soft = inherited + allowed
+    resource.setrlimit(resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
+    score = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError):
+        if int(score.read_text()) < oom_score:  # lowering the score is not allowed without privileges
+            score.write_text(str(oom_score))
 
 
 class StartSignal:

@@ -91,6 +91,15 @@ PROBLEM_TYPES: Mapping[type[Exception], ProblemType] = {
         "look at Location whether it was done, or repeat the request with its Idempotency-Key",
     ),
     errors.WritesRefused: ProblemType(503, "read-only", f"{BUSY}; what is stored can be read meanwhile"),
+    errors.RenderingRefused: ProblemType(503, "busy", BUSY),
+    errors.RenderingTooLong: ProblemType(
+        503, "took-too-long", "ask for less, or ask the operator for more NCP_RENDER_SECONDS"
+    ),
+    errors.RenderingTooLarge: ProblemType(
+        422,
+        "needs-too-much-memory",
+        "ask for npz or for one mode as .npy, or ask the operator for more NCP_RENDER_MEMORY_BYTES",
+    ),
     errors.Unavailable: ProblemType(503, "unavailable", BUSY),
     redis.exceptions.ConnectionError: ProblemType(503, "unavailable", BUSY),
     redis.exceptions.TimeoutError: ProblemType(503, "unavailable", BUSY),
@@ -143,7 +152,7 @@ def os_error_handler(request: Request, error: Exception) -> JSONResponse:
 def to_response(error: Exception) -> JSONResponse:
     """Return the response to an exception of the table."""
     kind = next(PROBLEM_TYPES[known] for known in type(error).__mro__ if known in PROBLEM_TYPES)
-    if kind.status >= 500:
+    if kind.status >= 500 and not isinstance(error, errors.RenderingRefused):  # which a greedy owner gets often
         log.warning("%s: %s", type(error).__name__, error)
     if isinstance(error, InvalidInput):
         fields = field_problems_of(error.problems if isinstance(error, errors.InvalidJob) else [error])
@@ -151,6 +160,8 @@ def to_response(error: Exception) -> JSONResponse:
     detail = "The record store does not answer." if kind.word == "unavailable" else _detail_of(error)
     fields = field_problems_of([error, *error.others]) if isinstance(error, errors.NotFound) else []
     headers = error.headers if isinstance(error, AuthError) else None
+    if isinstance(error, errors.RenderingRefused):
+        headers = {"Retry-After": str(error.wait_seconds)}
     remedy = getattr(error, "remedy", kind.remedy)
     if isinstance(error, errors.NotFound):
         remedy = ABSENT_REMEDIES.get(error.field, remedy)

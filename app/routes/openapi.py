@@ -24,7 +24,7 @@ DESCRIPTIONS = {
     422: "Refused: the answer names each field, what is wrong with it and the remedy",
     429: "Too many requests, or too many live jobs; try again after Retry-After seconds",
     500: "The server failed; the log has the request id",
-    503: "Redis or a worker is away, or Redis refuses to write; try again after Retry-After seconds",
+    503: "Redis or a worker is away, Redis refuses to write, or too many wait; try again after Retry-After seconds",
     504: "Redis did not answer in time: Location shows whether it was done",
     507: "The disk is full",
 }

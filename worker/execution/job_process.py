@@ -3,12 +3,10 @@
 import logging
 import math
 import os
-import resource
 import select
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -18,7 +16,7 @@ from sparse_ncp.worker.errors import StoreFull, Unavailable
 from sparse_ncp.worker.execution.run_batch import run_batch
 from sparse_ncp.worker.execution.run_job import run_job
 from sparse_ncp.worker.logs import LogContext, bind_process_context
-from sparse_ncp.worker.processes import die_with_parent
+from sparse_ncp.worker.processes import die_with_parent, limit_memory
 from sparse_ncp.worker.records.claims import LeaseStatus
 from sparse_ncp.worker.store.files import is_storage_failure
 
@@ -140,7 +138,8 @@ def _child_main(claim: Claim, configuration: Configuration, parent: int) -> None
     try:
         die_with_parent(parent)
         bind_process_context(log_context_of(claim))
-        _limit_memory(configuration)
+        threads = BYTES_PER_THREAD * (configuration.threads_per_job + 2)
+        limit_memory(configuration.max_job_memory_bytes + threads, OOM_SCORE)
         (run_job if claim.batch is None else run_batch)(claim, configuration)
         code = 0
     except OSError as error:
@@ -151,24 +150,3 @@ def _child_main(claim: Claim, configuration: Configuration, parent: int) -> None
         log.exception("the process of the job failed")
     finally:
         os._exit(code)
-
-
-def _limit_memory(configuration: Configuration) -> None:
-    """Limit private memory (RLIMIT_DATA), and make this process the first to be killed if the machine runs out of it.
-
-    What was inherited from the parent does not count, nor does the mapped tensor: the kernel may drop its pages.
-    """
-    allowed = configuration.max_job_memory_bytes + BYTES_PER_THREAD * (configuration.threads_per_job + 2)
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
-        inherited = int(line.split()[1]) << 10
-    else:
-        inherited = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    soft = inherited + allowed
-    resource.setrlimit(resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard))
-    score = Path("/proc/self/oom_score_adj")
-    with suppress(OSError):
-        if int(score.read_text()) < OOM_SCORE:  # lowering the score is not allowed without privileges
-            score.write_text(str(OOM_SCORE))

@@ -20,6 +20,7 @@ from sparse_ncp.worker.records.jobs import Submission, Submitted, settings_recor
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.blobs import OpenFile
 from sparse_ncp.worker.store.job_files import JobFiles
+from sparse_ncp.worker.store.manifests import Manifest
 from sparse_ncp.worker.store.store import Store
 
 Answer = TypeVar("Answer")
@@ -152,14 +153,21 @@ class JobOperations:
         """Return the labels that the tensor had when the job was submitted."""
         return self._records.tensors.axes_of_job(self._records.jobs.get(owner, id).id)
 
-    def open_factor(self, owner: str, id: str, mode: int) -> OpenFile:
-        """Open the `.npy` file of one factor; while the job runs, of its last checkpoint."""
-        return self._open(owner, id, lambda files: files.open_factors(f"A{mode}.npy"))
+    def open_factors(self, owner: str, id: str, name: str) -> OpenFile:
+        """Open `factors.npz`, `factors.mat` or `A1.npy` …; while the job runs, of its last checkpoint."""
+        return self._open(owner, id, lambda files: files.open_factors(name))
 
-    def open_factors(self, owner: str, id: str, asked: Export) -> OpenFile:
-        """Open an export of the factors; while the job runs, of its last checkpoint."""
-        stored = asked.stored_name
-        return self._open(owner, id, lambda files: files.open_factors(stored) if stored else files.export(asked))
+    def open_published_factors(self, owner: str, id: str, name: str) -> OpenFile | None:
+        """Open a file of factors as `open_factors` does if it is there as it is; None if it has to be made."""
+        return self._open(owner, id, lambda files: files.open_published(name))
+
+    def published_factors(self, owner: str, id: str) -> Manifest | None:
+        """Return the manifest of the factors, of the last checkpoint while the job runs; None if not made yet."""
+        return self._open(owner, id, lambda files: files.published())
+
+    def export(self, owner: str, id: str, asked: Export) -> tuple[bytes, int | None]:
+        """Return the factors in another format, and their iteration; while the job runs, of its last checkpoint."""
+        return self._open(owner, id, lambda files: files.export(asked))
 
     def _open(self, owner: str, id: str, read: Callable[[JobFiles], Answer]) -> Answer:
         job = self._records.jobs.get(owner, id)

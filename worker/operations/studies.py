@@ -24,12 +24,16 @@ SHARED_SIZE = 1 << 20
 
 
 class StudyOperations:
-    def __init__(self, records: Records, store: Store, configuration: Configuration) -> None:
+    """Submit, read and delete studies. With `reads_factors=False`, a table may raise FactorsNeeded."""
+
+    def __init__(
+        self, records: Records, store: Store, configuration: Configuration, reads_factors: bool = True
+    ) -> None:
         self._records = records
         self._store = store
         self._configuration = configuration
         self._jobs = JobOperations(records, store, configuration)
-        self.tables = StudyTables(records, store)
+        self.tables = StudyTables(records, store, reads_factors)
 
     def submit(
         self,
@@ -80,6 +84,7 @@ class StudyOperations:
             for run in runs:
                 self._jobs.remove_files(run)
             removed += len(runs)
+        self._store.rendered.discard(id)
         return removed
 
     def nbytes(self, id: str) -> int:

@@ -1,11 +1,13 @@
 """Tables and plots of a study, made from the records and files of its runs."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import combinations
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from sparse_ncp.solvers import History, InvalidInput
-from sparse_ncp.solvers.runtime import Array
+from sparse_ncp.solvers.runtime import Array, Float64
 from sparse_ncp.solvers.studies.recommendation import RankEvidence, Recommendation, rank_evidence, recommend
 from sparse_ncp.solvers.studies.runs import MOST_COMPARED, Descent, Run, comparable, match
 from sparse_ncp.solvers.studies.settings import Cell, ComparisonSettings
@@ -26,17 +28,34 @@ if TYPE_CHECKING:
 
 PlotName: TypeAlias = Literal["objective", "quality", "path", "choice", "components"]
 OF_COMPARISON = ("objective", "quality", "path")
-# Number of matches kept in memory, of studies whose runs have not all ended.
-MOST_REMEMBERED = 200_000
+# Models that are compared with each other are held in memory up to this size; more are read again for each comparison.
+COMPARED_BYTES = 512 << 20
+# Seconds of comparing after which the matches so far are kept: a process that is ended then has not worked in vain.
+KEEP_SECONDS = 5.0
 # Curves, panels and boxes that fit into a plot.
 MOST_CURVES, MOST_PANELS, MOST_BOXES = 300, 24, 200
 
 
+class FactorsNeeded(Exception):
+    """A table that needs matches between runs which were not computed yet."""
+
+
 class StudyTables:
-    def __init__(self, records: Records, store: Store) -> None:
+    """Make the tables and plots of studies.
+
+    Parameters
+    ----------
+    records, store
+        Where the runs and their files are.
+    reads_factors : bool, optional
+        If False, a table that would have to compare the factors of runs raises FactorsNeeded.
+    """
+
+    def __init__(self, records: Records, store: Store, reads_factors: bool = True) -> None:
         self._records = records
         self._store = store
-        self._remembered: dict[tuple[str, str], float] = {}
+        self._reads_factors = reads_factors
+        self._kept_at = time.monotonic()
 
     # Tables
 
@@ -90,34 +109,52 @@ class StudyTables:
             found[run.cell][1].append(run)
         return found
 
-    # Factor matches: stored with the study for cells whose runs have all ended, else kept in memory
+    # Factor matches: in the record for cells whose runs have all ended, else in the store
 
     def _matches(
         self, study: Study, runs: "CellRuns", on_progress: Callable[[], None] = lambda: None
     ) -> Mapping[int, Sequence[float]]:
         kept = self._records.studies.matches(study.id)
-        found, ended = {}, {}
+        computed = {} if len(kept) == len(runs) else self._store.rendered.matches(study.id)
+        found, ended, before = {}, {}, len(computed)
         for place, (_, own) in enumerate(runs):
-            found[place] = kept[place] if place in kept else tuple(self._compared(own))
+            found[place] = kept[place] if place in kept else tuple(self._compared(study.id, own, computed))
             if place in kept or all(run.state in TERMINAL for run in own):
                 ended[place] = found[place]
             on_progress()
+        if len(computed) > before:
+            self._keep(study.id, computed)
         if len(ended) > len(kept) and (len(ended) == len(found) or len(ended) >= 2 * len(kept)):
             self._records.studies.keep_matches(study.id, ended)
         return found
 
-    def _compared(self, runs: Sequence[RunRecord]) -> list[float]:
-        """Return the factor match of every pair of runs that succeeded."""
+    def _compared(self, study_id: str, runs: Sequence[RunRecord], computed: dict[str, float]) -> list[float]:
+        """Return the factor match of every pair of runs that succeeded, and add new ones to those computed before."""
         ids = [run.id for run in runs if run.state == "succeeded"][:MOST_COMPARED]
-        pairs = [*combinations(ids, 2)]
-        if any(pair not in self._remembered for pair in pairs):
-            loaded = {id: comparable(factors) for id in ids if (factors := self._factors(id)) is not None}
-            if len(self._remembered) > MOST_REMEMBERED:
-                self._remembered.clear()
-            for one, other in pairs:
-                if (one, other) not in self._remembered and one in loaded and other in loaded:
-                    self._remembered[one, other] = match(loaded[one], loaded[other])
-        return [self._remembered[pair] for pair in pairs if pair in self._remembered]
+        pairs = {f"{one} {other}": (one, other) for one, other in combinations(ids, 2)}
+        missing = {name: pair for name, pair in pairs.items() if name not in computed}
+        if missing and not self._reads_factors:
+            raise FactorsNeeded(study_id)
+        models: dict[str, list[Float64] | None] = {}
+        for name, pair in missing.items():
+            if sum(A.nbytes for model in models.values() for A in model or ()) > COMPARED_BYTES:
+                models = {id: model for id, model in models.items() if id in pair}
+            for id in pair:
+                if id not in models:
+                    factors = self._factors(id)
+                    models[id] = None if factors is None else comparable(factors)
+            one, other = (models[id] for id in pair)
+            if one is not None and other is not None:
+                computed[name] = match(one, other)
+            if time.monotonic() > self._kept_at + KEEP_SECONDS:
+                self._keep(study_id, computed)
+        return [computed[name] for name in pairs if name in computed]
+
+    def _keep(self, study_id: str, computed: Mapping[str, float]) -> None:
+        """Keep the matches so far for the next table, where the disk has room."""
+        with suppress(OSError):
+            self._store.rendered.save_matches(study_id, computed)
+        self._kept_at = time.monotonic()
 
     def _factors(self, id: str) -> tuple[Array, ...] | None:
         """Return the factors of a run; None if it is being deleted."""

@@ -159,10 +159,6 @@ class TensorOperations:
         spec = SliceSpec.parse(fix, tensor.shape, max_length, MAX_SLICE_ENTRIES)
         return spec.slice(spec.entries(tensor))
 
-    def find_summary(self, owner: str, id: str) -> bytes | None:
-        """Return the stored summary of a tensor as JSON; None if it was not computed yet."""
-        return self._store.summary(self._records.get(owner, id).sha256)
-
     def summarize(self, owner: str, id: str) -> bytes:
         """Return the summary of a tensor as JSON. It is computed once, which reads all entries."""
         record = self._records.get(owner, id)
@@ -199,6 +195,7 @@ class TensorOperations:
         With `unused_since` (milliseconds, by the clock of Redis), raise InUse if it was used after that.
         """
         sha256 = self._records.delete(owner, id, unused_since)
+        self._store.rendered.discard(id)
         if sha256 is not None:
             self.remove_content(sha256)
 

@@ -16,7 +16,7 @@ from sparse_ncp.worker.store import history, manifests
 from sparse_ncp.worker.store.blobs import Blobs, Disk, OpenFile, StoredItem
 from sparse_ncp.worker.store.exports import export, read_model
 from sparse_ncp.worker.store.manifests import Manifest, publish, read_manifest, withdraw
-from sparse_ncp.worker.store.results import ALL, open_result, open_scratch, write_factors
+from sparse_ncp.worker.store.results import ALL, open_result, write_factors
 
 # Checkpoints kept besides the last: a disk may spoil a file after it was written.
 SPARE_CHECKPOINTS = 1
@@ -229,12 +229,40 @@ class JobFiles:
                         withdraw(self._blobs, manifest.folder)
         raise NoFactorsYet(self._id)
 
-    def export(self, asked: Export) -> OpenFile:
-        """Open the factors in another format, in a file that disappears when it is closed."""
+    def published(self) -> Manifest | None:
+        """Return the manifest of the factors that `open_factors` opens; None if they have to be made first.
+
+        Raises
+        ------
+        NoFactorsYet
+            There is no checkpoint yet.
+        """
+        manifest = self._final()
+        if manifest is not None:
+            return manifest
+        checkpoints, partials = self._numbered(CHECKPOINT, group=2), dict(self._numbered(PARTIAL))
+        if checkpoints:
+            name = partials.get(checkpoints[0][0])
+            return None if name is None else read_manifest(self._blobs, f"{self._root}/{name}")
+        manifest = self._final()  # the job may have ended in between
+        if manifest is None:
+            raise NoFactorsYet(self._id)
+        return manifest
+
+    def open_published(self, name: str) -> OpenFile | None:
+        """Open a file of the factors if it is there as it is; None if it has to be made: see `open_factors`."""
+        manifest = self.published()
+        if manifest is None or (name not in manifest.files and "seconds" in manifest.about):
+            return None
+        with suppress(FileNotFoundError):  # replaced by a later one
+            return open_result(self._blobs, self._disk, manifest, name)
+        return None
+
+    def export(self, asked: Export) -> tuple[bytes, int | None]:
+        """Return the factors in another format, and their iteration."""
         opened = self.open_factors(ALL)
         with opened.file as file:
-            content = export(read_model(file), asked)
-        return open_scratch(self._disk, content, opened.iteration)
+            return export(read_model(file), asked), opened.iteration
 
     def factors(self) -> list[Array]:
         """Return the factors: final, else of the last checkpoint."""

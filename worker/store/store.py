@@ -13,6 +13,8 @@ from sparse_ncp.worker.store.blobs import Blobs, Disk, OpenFile, StoredItem
 from sparse_ncp.worker.store.copies import IsUnused
 from sparse_ncp.worker.store.job_files import JobFiles
 from sparse_ncp.worker.store.manifests import withdraw
+from sparse_ncp.worker.store.rendered import RenderedFiles
+from sparse_ncp.worker.store.results import open_scratch
 from sparse_ncp.worker.store.tensors import Tensors, Upload
 
 JOB_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -36,6 +38,7 @@ class Store:
         self._disk = disk
         self._deferred = deferred
         self._tensors = Tensors(blobs)
+        self.rendered = RenderedFiles(blobs, disk)
 
     # Tensors
 
@@ -108,6 +111,11 @@ class Store:
     def remove_job(self, job_id: str) -> None:
         """Remove the files of a job whose record is gone."""
         self.job(job_id).remove()
+        self.rendered.discard(job_id)
+
+    def scratch(self, content: bytes, iteration: int | None) -> OpenFile:
+        """Open a file with this content that is gone once it is closed; it may have the factors of an iteration."""
+        return open_scratch(self._disk, content, iteration)
 
     # Contents and capacity
 

@@ -7,15 +7,17 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from sparse_ncp.app.auth.authenticate import API_PREFIX
-from sparse_ncp.app.deps import Jobs, Owner
+from sparse_ncp.app.deps import Jobs, Owner, Renderers
 from sparse_ncp.app.routes.openapi import binary_responses, error_responses
 from sparse_ncp.app.streaming.download import BYTES, serve_file
+from sparse_ncp.app.streaming.rendered import rendered_file
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.worker.contract import Axis, Export
 from sparse_ncp.worker.contract import Format as _Format
 from sparse_ncp.worker.contract import Order as _Order
 from sparse_ncp.worker.contract import Scale as _Scale
 from sparse_ncp.worker.contract import Zeros as _Zeros
+from sparse_ncp.worker.rendering.jobs import FactorsExport, FactorsFile
 
 Format = Annotated[
     _Format,
@@ -46,11 +48,11 @@ router = APIRouter(prefix=f"{API_PREFIX}/jobs/{{job_id}}", tags=["factors"])
 
 @router.head("/factors", include_in_schema=False)
 @router.get("/factors", response_class=Response, responses=ALL)
-def get_factors(
+async def get_factors(
     job_id: str,
     request: Request,
     owner: Owner,
-    jobs: Jobs,
+    renderers: Renderers,
     format: Format = "npz",
     scale: Scale = "none",
     order: Order = "none",
@@ -63,7 +65,9 @@ def get_factors(
             "mode", "is only valid with format=csv", f"leave it out, or ask for {request.url.path}/{mode}"
         )
     asked = Export(format=format, scale=scale, order=order, zeros=zeros, mode=mode)
-    opened = jobs.open_factors(owner, job_id, asked)
+    name = asked.stored_name
+    rendering = FactorsFile(owner, job_id, name) if name else FactorsExport(owner, job_id, asked)
+    opened = await rendered_file(request, renderers, rendering)
     if mode is not None:
         return serve_file(request, opened, f"{job_id}-A{mode}.csv", f"{TABLE}; charset=utf-8")
     ending = "csv.zip" if format == "csv" else format
@@ -72,9 +76,10 @@ def get_factors(
 
 @router.head("/factors/{mode}", include_in_schema=False)
 @router.get("/factors/{mode}", response_class=Response, responses=ONE)
-def get_factor(job_id: str, mode: Mode, request: Request, owner: Owner, jobs: Jobs) -> Response:
+async def get_factor(job_id: str, mode: Mode, request: Request, owner: Owner, renderers: Renderers) -> Response:
     """Download the factor of one mode as `.npy`, an array of shape length × rank."""
-    return serve_file(request, jobs.open_factor(owner, job_id, mode), f"{job_id}-A{mode}.npy")
+    opened = await rendered_file(request, renderers, FactorsFile(owner, job_id, f"A{mode}.npy"))
+    return serve_file(request, opened, f"{job_id}-A{mode}.npy")
 
 
 @router.get("/axes", response_model=list[Axis], responses=error_responses(404))

@@ -6,11 +6,13 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from sparse_ncp.app.auth.authenticate import API_PREFIX
-from sparse_ncp.app.deps import Caller, Owner, Records, Studies, only_json
+from sparse_ncp.app.deps import Caller, Owner, Records, Renderers, Studies, only_json
 from sparse_ncp.app.responses import Cursor, Limit, StudyAnswer, StudyPage, answer, answer_page, public_path
 from sparse_ncp.app.routes.jobs import Key
 from sparse_ncp.app.routes.openapi import error_responses
+from sparse_ncp.app.streaming.rendered import rendered
 from sparse_ncp.worker.logs import log_context
+from sparse_ncp.worker.rendering.studies import StudyRecord
 from sparse_ncp.worker.study_contract import StudyRequest
 
 router = APIRouter(prefix=f"{API_PREFIX}/studies", tags=["studies"])
@@ -47,9 +49,9 @@ def list_studies(
 
 
 @router.get("/{study_id}", response_model=StudyAnswer, responses=error_responses(404))
-def get_study(study_id: str, owner: Owner, studies: Studies) -> Response:
+async def get_study(study_id: str, request: Request, owner: Owner, renderers: Renderers) -> Response:
     """Get a study: its state and runs, the time left, and its table or advice."""
-    return answer(studies.get(owner, study_id))
+    return await rendered(request, renderers, StudyRecord(owner, study_id), "application/json")
 
 
 @router.post("/{study_id}/cancel", status_code=202, response_model=StudyAnswer, responses=error_responses(404, 504))

@@ -3,20 +3,20 @@
 import hashlib
 import io
 import json
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import numpy as np
+import psutil
 import pytest
 from numpy.typing import NDArray
 
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.operations import tensors as operations
-from sparse_ncp.worker.operations.summaries import summarize
 from sparse_ncp.worker.store.local import LocalStore
 from tests.support.api import Api, http_client, npy, planted, refused, upload
+from tests.support.processes import frozen
 from tests.support.stack import wait_for
 
 
@@ -158,26 +158,21 @@ def test_a_summary_is_computed_once_kept_with_the_bytes_and_gone_with_them(
     assert not kept.exists()
 
 
-def test_while_summaries_are_computed_everybody_else_is_served(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_summaries_are_computed_everybody_else_is_served(api: Api) -> None:
     """More callers wait for one than the server has threads."""
-    go_on, computing, real = threading.Event(), [], summarize
-
-    def slowly(*arguments: Any) -> Any:
-        computing.append(arguments)
-        assert go_on.wait(60)
-        return real(*arguments)
-
-    monkeypatch.setattr(operations, "summarize", slowly)
     with http_client(api.address, "waits") as lab, ThreadPoolExecutor(60) as pool:
-        path = f"/v1/tensors/{upload(lab, planted(5, 4, seed=42))['id']}/summary"
-        waiting = [pool.submit(httpx.get, f"{api.address}{path}", headers=lab.headers, timeout=60) for _ in range(60)]
-        wait_for(lambda: computing, 20, "a summary to be computed")
-        wait_for(lambda: api.app.state.summarizing.statistics().tasks_waiting >= 50, 20, "the others to wait")
-        assert lab.get("/v1/jobs").status_code == 200
-        assert upload(lab, planted(3, 2))["id"]
-        go_on.set()
+        first, record = (upload(lab, planted(5, 4, seed=seed)) for seed in (41, 42))
+        assert lab.get(f"/v1/tensors/{first['id']}/summary").status_code == 200  # from here on there is a template
+        renderers, path = api.app.state.renderers, f"/v1/tensors/{record['id']}/summary"
+        with frozen([psutil.Process(renderers.template_pid)]):
+            waiting = [
+                pool.submit(httpx.get, f"{api.address}{path}", headers=lab.headers, timeout=60) for _ in range(60)
+            ]
+            wait_for(lambda: renderers.waiting_clients == 60, 20, "all to wait")
+            assert renderers.places.taken == 1, "the same is computed more than once"
+            assert lab.get("/v1/jobs").status_code == 200
+            assert upload(lab, planted(3, 2))["id"]
         assert len({answer.result().content for answer in waiting}) == 1
-    assert len(computing) == 1, "the same was computed more than once"
 
 
 def test_a_summary_that_comes_too_late_leaves_no_file(client: httpx.Client, configuration: Configuration) -> None:
