@@ -31,6 +31,7 @@ from sparse_ncp.app.routes.submissions import Submissions
 from sparse_ncp.app.routes.tensors import records as tensors
 from sparse_ncp.app.routes.tensors import samples, views
 from sparse_ncp.app.streaming.broadcast import Broadcaster
+from sparse_ncp.app.streaming.stream_limits import StreamLimits
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.rendering.pool import Renderers
 from sparse_ncp.worker.rendering.request import Operations
@@ -131,7 +132,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     app.state.metrics.registry.register(ServerCollector(app, records.stats, store, app.state.store_size))
     url, patience = str(configuration.redis_url), READ_SECONDS
     async with redis.asyncio.Redis.from_url(url, decode_responses=True, socket_timeout=patience) as reader:
-        app.state.broadcaster = Broadcaster(reader, records.events, configuration.event_buffer)
+        limits = StreamLimits(configuration.max_streams, configuration.max_streams_per_owner)
+        app.state.broadcaster = Broadcaster(reader, records.events, configuration.event_buffer, limits)
         reading = asyncio.create_task(app.state.broadcaster.run())
         try:
             yield

@@ -171,6 +171,10 @@ class Configuration(BaseSettings):
         ge=1,
         description="live events buffered per streaming client; a client that falls further behind reads stored events",
     )
+    max_streams: int = Field(2000, ge=1, description="event streams that may be open; more are refused with 429")
+    max_streams_per_owner: int = Field(
+        200, ge=1, description="event streams of one owner that may be open; more are refused with 429"
+    )
     keep_alive_seconds: float = Field(15, gt=0, description="time between keep-alive comments in an event stream")
     keep_jobs_days: float | None = Field(
         None, ge=0, description="delete finished jobs after this many days; if not set, never"

@@ -89,3 +89,7 @@ class UnsupportedMedia(Exception):
 
 class Forbidden(Exception):
     """The caller may not make this request."""
+
+
+class TooManyStreams(Exception):
+    """As many event streams are open as may be."""

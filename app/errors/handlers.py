@@ -23,6 +23,7 @@ from sparse_ncp.app.errors.exceptions import (
     RateLimitExceeded,
     SessionEnded,
     TooLarge,
+    TooManyStreams,
     UnsupportedMedia,
     UntrustedHost,
 )
@@ -78,6 +79,11 @@ PROBLEM_TYPES: Mapping[type[Exception], ProblemType] = {
         421, "unknown-host", "call it localhost or 127.0.0.1, or ask the operator to set NCP_ALLOWED_HOSTS"
     ),
     RateLimitExceeded: ProblemType(429, "too-fast", BUSY),
+    TooManyStreams: ProblemType(
+        429,
+        "too-many-streams",
+        "close one, or ask for what is recorded so far with follow=false, as often as you need it",
+    ),
     errors.TooManyJobs: ProblemType(429, "too-many-jobs", "wait until one has ended, or cancel one"),
     errors.TooManyRuns: ProblemType(
         429, "too-many-runs", "wait until runs have ended, cancel a study, or ask for fewer runs"

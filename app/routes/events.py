@@ -1,15 +1,17 @@
 """GET …/events: the event stream of a job or a study, each event once and in order for every client."""
 
+from contextlib import nullcontext
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from sparse_ncp.app.auth.authenticate import API_PREFIX
 from sparse_ncp.app.deps import Broadcaster, Config, Jobs, Owner, Records, Studies
 from sparse_ncp.app.errors.exceptions import AuthError
 from sparse_ncp.app.routes.openapi import error_responses
-from sparse_ncp.app.streaming.broadcast import EventSource, EventStream
+from sparse_ncp.app.streaming.broadcast import EventStream
+from sparse_ncp.app.streaming.recorded import EventSource
 from sparse_ncp.app.streaming.sse import EventSourceResponse
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.worker.contract import TERMINAL
@@ -18,6 +20,10 @@ from sparse_ncp.worker.records.events import START, parse_event_id
 LastEventId = Annotated[
     str | None,
     Header(alias="Last-Event-ID", pattern="^[0-9]{1,18}-[0-9]{1,18}$", description="resume after the last event seen"),
+]
+Follow = Annotated[
+    bool,
+    Query(description="false: only what is recorded so far. For clients that may not open another stream: ask again"),
 ]
 EXAMPLE = 'id: 7-0\nevent: progress\ndata: {"iteration": 7, "objective": 1.5, ..., "phase": "exact"}\n\n'
 STUDY_EXAMPLE = 'id: 7-0\nevent: run\ndata: {"job_id": "…", "state": "succeeded", "cell": 4, "repeat": 0, ...}\n\n'
@@ -28,7 +34,7 @@ def _responses(example: str, kinds: str) -> dict[int | str, dict[str, Any]]:
     return {
         200: {"content": {"text/event-stream": {"example": example}}, "description": f"{kinds} events"},
         204: {"description": "You have received the end; do not connect again"},
-        **error_responses(404),
+        **error_responses(404, 429),
     }
 
 
@@ -47,6 +53,7 @@ def watch_job(
     broadcaster: Broadcaster,
     config: Config,
     last_event_id: LastEventId = None,
+    follow: Follow = True,
 ) -> Response:
     """Follow a job: `progress` for each iteration, `state` for each change of state, and `end` with the job."""
     job, after = records.jobs.get(owner, job_id), last_event_id or START
@@ -54,7 +61,7 @@ def watch_job(
         raise _no_such_event("job")
     if job.state in TERMINAL and not jobs.events_after(job_id, after, 1):
         return Response(status_code=204)
-    return _stream(request, jobs, broadcaster, job_id, after, config, owner)
+    return _stream(request, jobs, broadcaster, job_id, after, config, owner, follow)
 
 
 @router.get(
@@ -72,6 +79,7 @@ def watch_study(
     broadcaster: Broadcaster,
     config: Config,
     last_event_id: LastEventId = None,
+    follow: Follow = True,
 ) -> Response:
     """Follow a study: `run` for each run that ends, `progress` of a choice, `state`, and `end` with the study."""
     study, after = records.studies.get(owner, study_id), last_event_id or START
@@ -79,7 +87,7 @@ def watch_study(
         raise _no_such_event("study")
     if study.state in TERMINAL and not studies.events_after(study_id, after, 1):
         return Response(status_code=204)
-    return _stream(request, studies, broadcaster, study_id, after, config, owner)
+    return _stream(request, studies, broadcaster, study_id, after, config, owner, follow)
 
 
 def _no_such_event(kind: str) -> InvalidInput:
@@ -94,6 +102,7 @@ def _stream(
     after: str,
     config: Config,
     owner: str,
+    follow: bool,
 ) -> Response:
     def is_allowed() -> bool:
         try:
@@ -102,4 +111,6 @@ def _stream(
             return False
 
     stream = EventStream(source, broadcaster, id, after, config.keep_alive_seconds, is_allowed)
-    return EventSourceResponse(stream.stream())
+    if not follow:
+        return EventSourceResponse(stream.recorded(), nullcontext())
+    return EventSourceResponse(stream.stream(), broadcaster.limits.open(owner))

@@ -22,7 +22,7 @@ DESCRIPTIONS = {
     416: "No such range",
     421: "The Host header names no address of this server",
     422: "Refused: the answer names each field, what is wrong with it and the remedy",
-    429: "Too many requests, or too many live jobs; try again after Retry-After seconds",
+    429: "Too many requests, live jobs or event streams; try again after Retry-After seconds",
     500: "The server failed; the log has the request id",
     503: "Redis or a worker is away, Redis refuses to write, or too many wait; try again after Retry-After seconds",
     504: "Redis did not answer in time: Location shows whether it was done",

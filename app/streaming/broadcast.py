@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import redis.exceptions
 from anyio import to_thread
 
+from sparse_ncp.app.streaming.recorded import EventSource, RecordedPages, page_start
 from sparse_ncp.app.streaming.sse import KEEP_ALIVE, RETRY, EncodedEvent, encode_event, encode_preparation
-from sparse_ncp.worker.contract import Event, Preparation
+from sparse_ncp.app.streaming.stream_limits import StreamLimits
 from sparse_ncp.worker.errors import NotFound, Unavailable
 from sparse_ncp.worker.records.events import START, EventRecords, parse_event_id
 
@@ -21,32 +22,25 @@ from sparse_ncp.worker.records.events import START, EventRecords, parse_event_id
 BLOCK_MILLISECONDS = 100
 # Entries read at once, of each job.
 BATCH = 1000
+# Subscriptions that get events before other requests have a turn: about a millisecond.
+SUBSCRIPTIONS = 200
 # Pause after Redis did not answer.
 RETRY_SECONDS = 1.0
-# Recorded events read at once: a client that starts from the beginning must not hold a whole history in memory.
-PAGE = 500
+# Events sent at once: a client that is slow to read holds no more in memory.
+PIECE = 100
 # How often the caller of an open stream is identified again, so that a revoked key ends it. Reads a file each time.
 IDENTIFY_SECONDS = 20.0
 log = logging.getLogger("ncp.live")
 
 
-class EventSource(Protocol):
-    """A source of events: jobs or studies."""
-
-    def has_ended(self, id: str) -> bool: ...
-
-    def events_after(self, id: str, event_id: str | None = None, count: int = 1000) -> list[Event]:
-        """Return at most `count` events after the one with this id, in order and each exactly once."""
-
-    def preparing(self, id: str) -> Preparation | None:
-        """Return the progress of preparing the first sweep, or None outside of that phase."""
-
-
 class Subscription:
     """One client's queue of events, bounded: on overflow it is emptied, and the client reads what is recorded."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, call_in_turn: Callable[[Callable[[], object]], None]) -> None:
+        """Make a queue of at most `limit` events. `call_in_turn` wakes the client when it may send."""
         self._limit = limit
+        self._call_in_turn = call_in_turn
+        self._is_due = False
         self._events: deque[EncodedEvent] = deque()
         self._changed = asyncio.Event()
         self._overflowed = False
@@ -59,7 +53,9 @@ class Subscription:
             self._events.clear()
         else:
             self._events.extend(events)
-        self._changed.set()
+        if not self._is_due:  # one wake-up sends all that has come until then
+            self._is_due = True
+            self._call_in_turn(self._changed.set)
 
     def wake(self) -> None:
         self._changed.set()
@@ -72,6 +68,7 @@ class Subscription:
             self._timer = loop.call_later(seconds, self._check_silence, seconds)
         await self._changed.wait()
         self._changed.clear()
+        self._is_due = False
         self._overflowed = False
         events = list(self._events)
         self._events.clear()
@@ -101,8 +98,12 @@ class Channel:
 class Broadcaster:
     """Read the streams of all jobs with subscribers, and pass every event to each of them."""
 
-    def __init__(self, connection: redis.asyncio.Redis, events: EventRecords, buffer: int) -> None:
+    def __init__(
+        self, connection: redis.asyncio.Redis, events: EventRecords, buffer: int, limits: StreamLimits
+    ) -> None:
         self.closed = False
+        self.limits = limits
+        self.pages = RecordedPages()
         self._redis = connection
         self._events = events
         self._buffer = buffer
@@ -118,7 +119,7 @@ class Broadcaster:
         first one received are recorded already.
         """
         channel = self._channels.setdefault(job_id, Channel(position))
-        channel.subscriptions.add(subscription := Subscription(self._buffer))
+        channel.subscriptions.add(subscription := Subscription(self._buffer, self.limits.call_in_turn))
         self._subscribed.set()
         try:
             yield subscription
@@ -182,8 +183,10 @@ class Broadcaster:
             channel = self._channels.get(jobs[key])
             if channel is not None:
                 channel.position = entries[-1][0]
-                for subscription in channel.subscriptions:
+                for place, subscription in enumerate(list(channel.subscriptions), start=1):
                     subscription.put(events)  # without events they read the record
+                    if place % SUBSCRIPTIONS == 0:
+                        await asyncio.sleep(0)
 
     def _encode(self, job_id: str, entries: Sequence[tuple[str, dict[str, str]]]) -> list[EncodedEvent]:
         """Encode entries; an empty list, if the job was stored or deleted, makes subscribers read the record."""
@@ -218,6 +221,13 @@ class EventStream:
         self._identified_at = time.monotonic()
         self._ended = False
 
+    async def recorded(self) -> AsyncIterator[bytes]:
+        """Yield what is recorded by now, and end."""
+        yield RETRY
+        async for text in self._recorded():
+            yield text
+        yield await to_thread.run_sync(self._preparation)
+
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield recorded events, then live ones.
 
@@ -231,8 +241,12 @@ class EventStream:
             events: list[EncodedEvent] = []
             while await self._goes_on():
                 if events:
-                    yield self._unseen(events)
+                    for start in range(0, len(events), PIECE):
+                        if start:
+                            await self._broadcaster.limits.turn()
+                        yield self._unseen(events[start : start + PIECE])
                 else:
+                    await self._broadcaster.limits.turn()
                     yield KEEP_ALIVE
                     async for text in self._recorded():
                         yield text
@@ -249,25 +263,17 @@ class EventStream:
         return await to_thread.run_sync(self._is_allowed)
 
     async def _recorded(self) -> AsyncIterator[bytes]:
+        start = page_start(self._position)
         while await self._goes_on():
-            page = await to_thread.run_sync(self._next_page)
-            if not page:
+            page = await self._broadcaster.pages.read(self._source, self._job_id, start)
+            await self._broadcaster.limits.turn()
+            text = self._unseen(page.events)
+            if text:
+                yield text
+            if page.next is None:
+                self._ended = self._ended or page.is_over
                 return
-            yield self._unseen(page)
-
-    def _next_page(self) -> Sequence[EncodedEvent]:
-        """Read a page of recorded events; an empty one while Redis is down, and tried again after the next silence."""
-        try:
-            over = self._source.has_ended(self._job_id)  # asked first: then all events of an ended job are recorded
-            page = [encode_event(event) for event in self._source.events_after(self._job_id, self._position, PAGE)]
-            self._ended = over and not page
-            return page
-        except Unavailable as error:
-            log.warning("cannot read events: %s", error)
-            return []
-        except NotFound:
-            self._ended = True
-            return []
+            start = page.next
 
     def _preparation(self) -> bytes:
         """Return the progress of preparing the first sweep; nothing outside of that phase or while Redis is down."""

@@ -1,6 +1,7 @@
 """Server-sent events: an event as bytes, and the response that carries them."""
 
 from collections.abc import AsyncIterable
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from starlette.responses import Response, StreamingResponse
@@ -42,11 +43,14 @@ class EventSourceResponse(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterable[bytes]) -> None:
+    def __init__(self, events: AsyncIterable[bytes], counted: AbstractContextManager[None]) -> None:
+        """Prepare the response. `counted` lasts as long as the stream, and may refuse it."""
         super().__init__(events, headers=HEADERS)
+        self._counted = counted
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "HEAD":
             await Response(headers=dict(self.headers))(scope, receive, send)
         else:
-            await super().__call__(scope, receive, send)
+            with self._counted:
+                await super().__call__(scope, receive, send)

@@ -14,6 +14,12 @@ MAX_SILENCE_SECONDS = 90.0
 PATIENCE_SECONDS = 600.0
 
 
+# Where no stream may be opened: how often to ask for what is recorded, and how long until the next attempt at a stream.
+POLL_SECONDS = 2.0
+POLLING_SECONDS = 30.0
+TOO_MANY_STREAMS = "too-many-streams"
+
+
 class Event(NamedTuple):
     """One event with its JSON content."""
 
@@ -23,14 +29,20 @@ class Event(NamedTuple):
 
 
 def follow_events(connection: Connection, path: str, deadline: float | None = None) -> Iterator[Event]:
-    """Yield the events up to the last; raise TimeoutError at the deadline of the monotonic clock."""
+    """Yield the events up to the last; raise TimeoutError at the deadline of the monotonic clock.
+
+    Where too many streams are open, ask again and again for what is recorded, which gives the same events.
+    """
     last: str | None = None
+    polling_until = 0.0
     seen = time.monotonic()
     waits = pauses()
     while True:
         try:
             headers = {"Last-Event-ID": last} if last else {}
-            with connection.stream(path, headers=headers, read_seconds=_seconds_left(deadline)) as answer:
+            is_polling = time.monotonic() < polling_until
+            asked = {"follow": "false"} if is_polling else None
+            with connection.stream(path, asked, headers, _seconds_left(deadline)) as answer:
                 if answer.status_code == 204:
                     return
                 for event in parse_events(_check_deadline(deadline, answer.iter_bytes())):
@@ -38,11 +50,14 @@ def follow_events(connection: Connection, path: str, deadline: float | None = No
                     yield event
                     if event.kind == "end":
                         return
-            wait = next(waits)  # the stream ended before the job did: the server is stopping
+            # A stream that ends before its job does: the server is stopping.
+            wait = POLL_SECONDS if is_polling else next(waits)
         except (ServerUnavailable, RateLimited) as error:
             if time.monotonic() - seen > PATIENCE_SECONDS:
                 raise
             wait = error.retry_after or next(waits)
+            if isinstance(error, RateLimited) and error.kind == TOO_MANY_STREAMS:
+                polling_until, wait = time.monotonic() + POLLING_SECONDS, 0.0
         time.sleep(min(wait, _seconds_left(deadline)))
 
 

@@ -31,6 +31,7 @@ HARMLESS = {
     "name": "mine",
     "fix": "1:0",
     "max": "8",
+    "follow": "false",
     "Last-Event-ID": None,
     "Repr-Digest": None,
 }
@@ -49,7 +50,8 @@ class Things:
     content: bytes
 
     def named(self, parameter: str) -> str | None:
-        found: str | None = vars(self).get(parameter.lower().replace("-", "_"))
+        name = {"other": "job_id"}.get(parameter, parameter.lower().replace("-", "_"))
+        found: str | None = vars(self).get(name)
         return found
 
 
@@ -86,7 +88,7 @@ def operations(document: dict[str, Any]) -> list[Operation]:
 
 def unknown(operation: Operation) -> list[str]:
     """Return the parameters of an operation that this module cannot fill yet."""
-    known = {"tensor_id", "job_id", "study_id", "owner", "sha256", "Idempotency-Key", *HARMLESS}
+    known = {"tensor_id", "job_id", "study_id", "owner", "sha256", "other", "Idempotency-Key", *HARMLESS}
     names = [name for _, name in operation.parameters if name not in known]
     return names + (["body"] if operation.body and str(operation) not in BODIES else [])
 
@@ -152,7 +154,7 @@ def requests(operation: Operation, theirs: Things, mine: Things) -> Iterator[dic
     bodies = BODIES[str(operation)](theirs, mine) if operation.body else [b""]
     if operation.body and operation.path != "/v1/tensors":
         headers["Content-Type"] = "application/json"
-    for filters in [query, {}] if query else [{}]:
+    for filters in [query, {}] if query and "other" not in query else [query]:  # which is required
         for body in bodies:
             yield {"method": operation.method, "url": path, "params": filters, "headers": headers, "content": body}
 

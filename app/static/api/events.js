@@ -10,6 +10,9 @@ import { address, apiError } from "./request.js";
 const SILENCE_LIMIT = 40_000;
 // A hidden page closes its connection: browsers allow six per server, over all tabs.
 const HIDDEN_LIMIT = 20_000;
+// Where no stream may be opened: how often to ask for what is recorded, and how long until a stream is tried again.
+const POLL_PAUSE = 2_000;
+const POLLING_LIMIT = 30_000;
 
 /**
  * Call `onevent({id, kind, data})` for every event up to `end`, and `onstate` with "open", "lost" or "asleep".
@@ -26,12 +29,14 @@ export async function follow(path, { after = null, signal, onevent, onstate = ()
   const subscription = {};
   let lastId = after;
   let delays = backoff();
+  let pollingUntil = 0;
   try {
     while (!signal.aborted) {
       await untilVisible(signal, onstate);
+      const polling = Date.now() < pollingUntil;
       try {
         const ended = await connect(
-          path,
+          polling ? `${path}?follow=false` : path,
           lastId,
           signal,
           () => {
@@ -45,8 +50,16 @@ export async function follow(path, { after = null, signal, onevent, onstate = ()
           },
         );
         if (ended) return;
+        if (polling) {
+          await sleep(POLL_PAUSE, signal).catch(() => {});
+          continue;
+        }
       } catch (error) {
         if (signal.aborted) return;
+        if (error.type === "too-many-streams") {
+          pollingUntil = Date.now() + POLLING_LIMIT;
+          continue;
+        }
         if (error.status && error.status !== 429) throw error;
       }
       if (signal.aborted) return;
