@@ -61,9 +61,9 @@ def _mttkrp(T: Float64, F: Float64, lengths: Places, start: int, first: int, las
         for b in range(outer):
             weight = before[r, b]
             base = b * length * width
-            if width == 1:
+            if width == 1:  # no further mode, or only such of length 1
                 for i in range(length):
-                    M[r, i] += weight * T[r, base + i]
+                    M[r, i] += weight * after[r, 0] * T[r, base + i]
             else:
                 for i in range(length):
                     total = 0.0

@@ -121,7 +121,8 @@ class Counts:
     def is_plausible(self, X: Float64, model: Float64) -> bool:
         """Return whether the entries scatter like counts, with squared residuals of the unit times their sum."""
         low, high = COUNTS_SCATTER
-        return low < float(np.square(X - model).sum()) / (self.unit * float(model.sum())) < high
+        expected = self.unit * float(model.sum())
+        return low * expected < float(np.square(X - model).sum()) < high * expected
 
     def variance(self, model: Float64) -> Float64:
         return self.unit * model

@@ -9,7 +9,7 @@ from sparse_ncp.solvers.studies.fitting.noise import Clipped, Counts
 from tests.solvers.studies.planted import factors, made, signal
 
 
-@pytest.mark.parametrize("shape", [(20, 16), (20, 16, 12), (9, 8, 7, 6), (5, 4, 6, 3, 4)])
+@pytest.mark.parametrize("shape", [(20, 16), (20, 16, 12), (9, 8, 7, 6), (5, 4, 6, 3, 4), (20, 16, 1), (9, 1, 8, 1)])
 def test_the_error_is_that_of_the_model_and_falls(shape: tuple[int, ...]) -> None:
     X, start = fits.model(factors(3, shape)), tuple(factors(4, shape, seed=1))
     data, before = fits.Data(X), np.inf
