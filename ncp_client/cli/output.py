@@ -13,6 +13,18 @@ from ncp_client.tensor import Tensor
 # Columns of a study's table that show a mean, and their formats.
 MEAN_COLUMNS = (("objective", ".6g"), ("relative_error", ".6f"), ("components", ".3g"), ("factor_match", ".3f"))
 
+# What each criterion of a choice names.
+CRITERIA = {
+    "gain": "gain: more components gain no more than they would on noise",
+    "cliff": "cliff: the next component gains far less",
+    "agreement": "agreement: up to here all random starts find the same components",
+    "prediction": "prediction: predicts readings that were left out as well as any number",
+    "cold_prediction": "cold_prediction: the same, by fits that never saw these readings",
+    "halves": "halves: up to here two halves of the samples give the same components",
+    "bootstrap": "bootstrap: up to here other draws of the samples give the same components",
+    "core": "core: up to here the core consistency is above 70 %",
+}
+
 
 def print_json(value: Any) -> None:
     """Print JSON, on one line in a pipe."""
@@ -181,6 +193,8 @@ def print_study(study: Study) -> None:
         verdict = f"components: {count}" if count is not None else f"no count; suggestion: {advice['suggestion']}"
         print(f"{verdict} (confidence: {advice['confidence']}, range {advice['range'][0]} to {advice['range'][1]})")
         print(_escape(advice["reason"]))
+        rows = [(CRITERIA.get(name, name), "-" if k is None else k) for name, k in advice["criteria"].items()]
+        print_table(("CRITERION", "COMPONENTS"), rows)
         if advice["sparsity"] is not None:
             print(f"the recommended setting keeps just these with sparsity {advice['sparsity']:.4g}")
         return

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -122,3 +123,4 @@ def test_the_command_for_a_choice_prints_the_advice(
     said = capsys.readouterr().out
     assert "(confidence: " in said
     assert ", range " in said
+    assert re.search(r"cliff: the next component gains far less +\d", said)

@@ -19,7 +19,16 @@ const PLOTS = {
   choose: { choice: "The evidence for the choice", components: "Components of the chosen model" },
 };
 const REFRESH = 700; // milliseconds; many runs that end at once are one look
-const CRITERIA = { gain: "By gain", cliff: "By steepest fall in gain", agreement: "By agreement of seeds" };
+const CRITERIA = {
+  gain: ["By gain", "more components gain no more than they would on noise"],
+  cliff: ["By steepest fall", "the next component gains far less"],
+  agreement: ["By agreement of seeds", "up to here all random starts find the same components"],
+  prediction: ["By prediction", "predicts readings that were left out as well as any number"],
+  cold_prediction: ["By blind prediction", "the same, by fits that never saw these readings"],
+  halves: ["By halves", "up to here two halves of the samples give the same components"],
+  bootstrap: ["By resampling", "up to here other draws of the samples give the same components"],
+  core: ["By core consistency", "up to here it is above 70 %"],
+};
 const CONFIDENCE = { very: "very sure", yes: "sure", no: "not sure" };
 const SPREAD = [
   "objective",
@@ -202,10 +211,10 @@ function adviceCard({ advice, job_id: job }) {
       sparsity !== null &&
         sparsity !== undefined && ["Sparsity for this", number(sparsity), "keeps just these components"],
       beta !== null && beta !== undefined && ["β for this", number(beta)],
-      ...Object.entries(advice.criteria ?? {}).map(([name, value]) => [
-        CRITERIA[name] ?? `By ${name}`,
-        value === null ? "–" : typeof value === "number" ? number(value) : String(value),
-      ]),
+      ...Object.entries(advice.criteria ?? {}).map(([name, value]) => {
+        const [title, meaning] = CRITERIA[name] ?? [`By ${name}`, null];
+        return [title, value === null ? "–" : number(value), meaning];
+      }),
     ]),
   );
 }
