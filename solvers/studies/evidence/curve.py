@@ -11,7 +11,7 @@ PER_COMPONENT = 0.95
 # Gains below this are noise, whatever their ratio.
 NOISE_GAIN = 0.5
 # The cliff is the last number whose ratio of gains is at least this fraction of the largest one.
-NEARLY_STEEPEST = 0.6
+NEARLY_STEEPEST = 0.45
 # Below this gain of the second component, the first one may be all there is, and not just the mean of the tensor.
 LEAST_SECOND_GAIN = 2.0
 
