@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.errors import InvalidInput
-from sparse_ncp.solvers.studies.fitting.inputs import LARGEST_SHARE, Inputs, prepare
-from sparse_ncp.solvers.studies.fitting.noise import likely_kind
+from sparse_ncp.solvers.studies.fitting.inputs import Inputs, prepare
 from sparse_ncp.solvers.studies.settings import ChoiceSettings
-from sparse_ncp.solvers.studies.stages import STAGES
+from sparse_ncp.solvers.studies.stages import STAGES, begin
 from sparse_ncp.solvers.studies.state import ChoiceState
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 
@@ -30,7 +29,8 @@ def choose(
 ) -> Iterator[ChoiceState]:
     """Choose the number of components, one step at a time.
 
-    Computes in double precision, and needs about ten times the memory of the tensor.
+    Computes in double precision, and needs 16 times the memory of the tensor with one thread, 8 times more with each
+    further one. A tensor for which that is too much is refused, with the slices that make it small enough.
 
     Parameters
     ----------
@@ -63,19 +63,11 @@ def choose(
     with Threads(threads) as pool:
         with single_threaded_blas():
             inputs = prepare(tensor, asked, mask, pool)
-            state = _begin(inputs, asked) if resume is None else _resumed(resume, inputs, settings)
+            state = begin(inputs, asked) if resume is None else _resumed(resume, inputs, settings)
         while state.stage != "done":
             with single_threaded_blas():
                 state = STAGES[state.stage](inputs, state, pool)
             yield state
-
-
-def _begin(inputs: Inputs, settings: ChoiceSettings) -> ChoiceState:
-    data = inputs.data
-    count = data.entries.size
-    kind = likely_kind(data.entries) if settings.noise == "auto" else settings.noise
-    rank = min(settings.rank, int(LARGEST_SHARE * count / sum(data.X.shape)))
-    return ChoiceState(settings, data.X.shape, kind, inputs.unit, count, rank)
 
 
 def _resumed(state: ChoiceState, inputs: Inputs, settings: ChoiceSettings | None) -> ChoiceState:

@@ -76,8 +76,8 @@ class ChoiceSettings(BaseModel):
     )
     zeros: Zeros = Field(
         "readings",
-        description="readings: a zero is a reading, and if some look missing the study is made again without them; "
-        "missing: fibres of zeros that look missing count as not observed",
+        description="readings: zeros were measured; missing: leave out zeros that look like missing readings; if there "
+        "are any, the advice says what both give",
     )
     exclude: Exclude | None = Field(
         None,

@@ -15,14 +15,16 @@ from sparse_ncp.solvers.studies.evidence.replication import bootstrap, compare_h
 from sparse_ncp.solvers.studies.evidence.weighing import Weighing, conclude
 from sparse_ncp.solvers.studies.fitting.candidates import Candidate, Chain, best_of, chain, exchange, lower
 from sparse_ncp.solvers.studies.fitting.fits import descend_deviance, model, overfit
-from sparse_ncp.solvers.studies.fitting.inputs import Inputs
+from sparse_ncp.solvers.studies.fitting.inputs import LARGEST_SHARE, Inputs
 from sparse_ncp.solvers.studies.fitting.levels import SWEEPS, TOLERANCE, first_overfit
-from sparse_ncp.solvers.studies.fitting.noise import Counts, without_counts
+from sparse_ncp.solvers.studies.fitting.noise import Counts, likely_kind, without_counts
 from sparse_ncp.solvers.studies.fitting.sparsity import SPARSITY_RUNS, matching_run, next_sparsity, run_with
+from sparse_ncp.solvers.studies.settings import ChoiceSettings, Validation
 from sparse_ncp.solvers.studies.state import BOOTSTRAPS, SPLITS, VIEWS, ChoiceState, View
 from sparse_ncp.solvers.studies.validation import checks, run_check
 from sparse_ncp.solvers.tensor.products import Float64
 from sparse_ncp.solvers.tensor.threads import Threads
+from sparse_ncp.solvers.zeros import Zeros
 
 # Sweeps that lower the deviance of the models of counts.
 DEVIANCE_SWEEPS = 200
@@ -30,6 +32,19 @@ DEVIANCE_SWEEPS = 200
 _OVERFIT, _EXCHANGE, _BOOTSTRAP, _HALVES, _HOLDOUT = range(5)
 
 Outcome = TypeVar("Outcome")
+
+
+def begin(inputs: Inputs, settings: ChoiceSettings) -> ChoiceState:
+    """Return the state before the first step."""
+    data = inputs.data
+    count = data.entries.size
+    kind = likely_kind(data.entries) if settings.noise == "auto" else settings.noise
+    rank = min(settings.rank, int(LARGEST_SHARE * count / sum(data.X.shape)))
+    other = None
+    if inputs.other is not None:
+        turned: Zeros = "missing" if settings.zeros == "readings" else "readings"
+        other = begin(inputs.other, settings.model_copy(update={"zeros": turned, "validation": Validation()}))
+    return ChoiceState(settings, data.X.shape, kind, inputs.unit, count, rank, other=other)
 
 
 def overfit_step(inputs: Inputs, state: ChoiceState, pool: Threads) -> ChoiceState:
@@ -128,7 +143,7 @@ def refit_step(inputs: Inputs, state: ChoiceState, pool: Threads) -> ChoiceState
 def sparsity_step(inputs: Inputs, state: ChoiceState, pool: Threads) -> ChoiceState:
     """Run with a sparsity between the noise and the weakest component, narrowed by the earlier runs."""
     if state.chosen is None or matching_run(state.sparsity_runs, state.suggestion) or state.step == SPARSITY_RUNS:
-        return state.advance("validate")
+        return state.advance("validate" if state.other is None else "zeros")
     noise = math.sqrt(PER_COMPONENT * unit_gain(state.shape) / state.observed) * Weighing(inputs.data, state).deviation
     weakest = float(weights(state.chosen.factors).min()) / math.sqrt(state.observed)
     sparsity = next_sparsity(state.sparsity_runs, state.suggestion, weakest, noise)
@@ -142,10 +157,17 @@ def sparsity_step(inputs: Inputs, state: ChoiceState, pool: Threads) -> ChoiceSt
     return replace(state, sparsity_runs=(*state.sparsity_runs, run)).advance()
 
 
+def zeros_step(inputs: Inputs, state: ChoiceState, pool: Threads) -> ChoiceState:
+    """Choose with the zeros that look like missing readings taken the other way, one step at a time."""
+    if inputs.other is None or state.other is None or state.other.stage == "sparsity":  # its model is fitted
+        return state.advance("validate")
+    return replace(state, other=STAGES[state.other.stage](inputs.other, state.other, pool))
+
+
 def validate_step(inputs: Inputs, state: ChoiceState, pool: Threads) -> ChoiceState:
     asked, planned = state.settings.validation, checks(state.settings.validation, state.numbers_to_validate)
     if len(state.checked) == len(planned):
-        outcome = conclude(inputs.data, state)
+        outcome = conclude(inputs, state, pool)
         factors = _as_given(outcome.factors, state.settings.samples_mode)
         return replace(state, stage="done", outcome=replace(outcome, factors=factors))
     check = planned[len(state.checked)]
@@ -162,6 +184,7 @@ STAGES: Mapping[str, Callable[[Inputs, ChoiceState, Threads], ChoiceState]] = {
     "deviance": deviance_step,
     "refit": refit_step,
     "sparsity": sparsity_step,
+    "zeros": zeros_step,
     "validate": validate_step,
 }
 

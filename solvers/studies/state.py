@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from numpy.typing import NDArray
 
 from sparse_ncp.solvers.studies.advice import Advice
@@ -19,7 +20,17 @@ from sparse_ncp.solvers.studies.validation import Validated, checks
 from sparse_ncp.solvers.tensor.products import Float64
 
 Stage: TypeAlias = Literal[
-    "overfit", "exchange", "bootstrap", "halves", "holdout", "deviance", "refit", "sparsity", "validate", "done"
+    "overfit",
+    "exchange",
+    "bootstrap",
+    "halves",
+    "holdout",
+    "deviance",
+    "refit",
+    "sparsity",
+    "zeros",
+    "validate",
+    "done",
 ]
 FORMAT = 4
 
@@ -87,6 +98,7 @@ class ChoiceState:
     suggestion: int = 0
     chosen: Candidate | None = None
     sparsity_runs: tuple[SparsityRun, ...] = ()
+    other: "ChoiceState | None" = None  # of the same tensor, with zeros that look missing taken the other way
     checked: tuple[float, ...] = ()  # results of the validation checks that are done
     outcome: Choice | None = None
 
@@ -129,6 +141,11 @@ class ChoiceState:
     @property
     def progress(self) -> float:
         """From 0 to 1, by the time that stages usually take."""
+        own = self._own_progress
+        return own if self.other is None or self.stage == "done" else (own + self.other.progress) / 2
+
+    @property
+    def _own_progress(self) -> float:
         if self.stage == "done":
             return 1.0
         done = self.step / max(1, self.steps)
@@ -139,7 +156,8 @@ class ChoiceState:
             whole = len(self.views) if is_next else len(self.views) - 1
             return 0.7 * (whole + before + min(1.0, done) * OF_A_VIEW[self.stage]) / VIEWS
         begin, end = {
-            "deviance": (0.7, 0.8), "refit": (0.8, 0.82), "sparsity": (0.82, 0.92), "validate": (0.92, 1.0)
+            "deviance": (0.7, 0.8), "refit": (0.8, 0.82), "sparsity": (0.82, 0.92), "zeros": (0.92, 0.92),
+            "validate": (0.92, 1.0),
         }[self.stage]  # fmt: skip
         return begin + (end - begin) * min(1.0, done)
 
@@ -155,6 +173,8 @@ class ChoiceState:
                     arrays |= _named(f"view{place}_chain{seed}_{k}", factors)
         chosen = {} if self.chosen is None else {self.suggestion: self.chosen}
         arrays |= _named_candidates("likeliest", self.likeliest) | _named_candidates("chosen", chosen)
+        if self.other is not None:
+            arrays["other"] = np.frombuffer(self.other.to_bytes(), np.uint8)
         header = {
             "study": "choose",
             "format": FORMAT,
@@ -188,6 +208,7 @@ class ChoiceState:
             likeliest=_candidates(arrays, "likeliest", order, header["likeliest"]),
             chosen=next(iter(_candidates(arrays, "chosen", order, header["chosen"]).values()), None),
             sparsity_runs=tuple(SparsityRun(**run) for run in header["sparsity_runs"]),
+            other=cls.from_bytes(arrays["other"].tobytes()) if "other" in arrays else None,
             checked=tuple(header["checked"]),
         )
 

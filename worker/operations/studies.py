@@ -57,7 +57,8 @@ class StudyOperations:
             only = PlannedCell("run", run.method, False, record, None, size.kept, size.label_copies)
             plan = Plan("", [only], [0], working=size.working)
         else:
-            run, tensor = None, check_study(request, owner, limits, self._records, self._store, memory)
+            threads = self._configuration.threads_per_job
+            run, tensor = None, check_study(request, owner, limits, self._records, self._store, memory, threads)
             plan = _plan(request, tensor, limits.job_seconds, request_id, self._configuration.workers)
         study, replayed = self._records.studies.submit(owner, request, plan, tensor.shape, key, limits, run)
         if not replayed:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from sparse_ncp.solvers import InvalidInput, ZeroFibres
 from sparse_ncp.solvers.runtime import Exclusion, check_mask, without_zero_fibres
-from sparse_ncp.solvers.studies.fitting.inputs import LARGEST_SHARE
+from sparse_ncp.solvers.studies.fitting.inputs import LARGEST_SHARE, choice_bytes, thinned
 from sparse_ncp.solvers.studies.settings import Validation
 from sparse_ncp.solvers.studies.tables import check_reference
 from sparse_ncp.solvers.studies.validation import check_validation, observed_entries
@@ -20,8 +20,6 @@ from sparse_ncp.worker.study_contract import LISTS, ChooseRequest, CompareFields
 
 # The limit on runs where none is configured.
 MOST_RUNS = 100_000
-# A choice keeps this many copies of its tensor in double precision.
-COPIES = 10
 FEWER = "give fewer ranks, methods, weights or repeats, or ask the operator for a higher limit"
 
 
@@ -45,6 +43,7 @@ def check_study(
     records: Records,
     store: Store,
     memory_limit: int,
+    threads: int,
 ) -> TensorRecord:
     """Check that every run of a study is possible and within the limits, and return the record of its tensor.
 
@@ -53,7 +52,7 @@ def check_study(
     """
     if isinstance(request, ChooseRequest):
         tensor = records.tensors.get(owner, request.tensor_id)
-        problems = [*_choice_problems(request, tensor, owner, limits, records, store, memory_limit)]
+        problems = [*_choice_problems(request, tensor, owner, limits, records, store, memory_limit, threads)]
     else:
         limit = min(limits.study_runs or MOST_RUNS, limits.live_runs or MOST_RUNS, MOST_RUNS)
         if request.count > limit:  # before the grid is expanded
@@ -146,6 +145,7 @@ def _choice_problems(
     records: Records,
     store: Store,
     memory_limit: int,
+    threads: int,
 ) -> Iterator[InvalidInput]:
     try:
         check_job(request.run(), owner, limits, Inputs(records, store), memory_limit)
@@ -158,16 +158,15 @@ def _choice_problems(
     yield from _validation_problems(request.validation, request.run(), tensor, owner, records, store)
     axes = records.tensors.get_labelled(owner, tensor.id).axes
     shape = Exclusion.of(resolve_labels(request.run().settings(), axes).exclude, tensor.shape).kept_shape
-    size = math.prod(shape)
     if tensor.negative and request.noise in ("clipped", "counts"):
         problem = f"is {request.noise} for a tensor with negative entries"
         yield InvalidInput("noise", problem, "give auto or gaussian")
-    if int(LARGEST_SHARE * (size - (tensor.missing or 0)) / sum(shape)) < 2:
+    if int(LARGEST_SHARE * (math.prod(shape) - (tensor.missing or 0)) / sum(shape)) < 2:
         remedy = "give one with more entries: even two components would fit its noise"
         yield InvalidInput("tensor_id", "is too small for a choice", remedy)
-    needed = COPIES * 8 * size
+    needed = choice_bytes(shape, threads)
     if needed > memory_limit:
         problem = f"needs about {needed:,} bytes for a choice; a job may take {memory_limit:,}"
-        yield InvalidInput(
-            "tensor_id", problem, "compare ranks instead, or ask the operator to raise NCP_MAX_JOB_MEMORY_BYTES"
-        )
+        part = f"upload part of it, such as {thinned(shape, threads, memory_limit)}, which has the same components"
+        remedy = f"{part}, or ask the operator to raise NCP_MAX_JOB_MEMORY_BYTES"
+        yield InvalidInput("tensor_id", problem, remedy)

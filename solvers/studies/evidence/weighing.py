@@ -7,17 +7,21 @@ from functools import cached_property
 
 import numpy as np
 
-from sparse_ncp.solvers.studies.advice import Evidence, advise
+from sparse_ncp.solvers.diagnostics.outliers import find_outliers
+from sparse_ncp.solvers.metrics import weights
+from sparse_ncp.solvers.studies.advice import Evidence, advise, with_other_zeros
 from sparse_ncp.solvers.studies.evidence.core import core_consistency
 from sparse_ncp.solvers.studies.evidence.curve import PER_COMPONENT, Curve, unit_gain
 from sparse_ncp.solvers.studies.evidence.residuals import Residuals
 from sparse_ncp.solvers.studies.evidence.vote import Ballot, Verdict, criteria, decide
 from sparse_ncp.solvers.studies.fitting.candidates import Candidate, Effort, Judge, agreement
 from sparse_ncp.solvers.studies.fitting.fits import Data, Factors, descend_deviance, model
+from sparse_ncp.solvers.studies.fitting.inputs import Inputs
 from sparse_ncp.solvers.studies.fitting.noise import Clipped, Counts, Gaussian, Noise
 from sparse_ncp.solvers.studies.fitting.sparsity import matching_run
 from sparse_ncp.solvers.studies.state import Choice, ChoiceState, Point, View
 from sparse_ncp.solvers.studies.validation import validated
+from sparse_ncp.solvers.tensor.threads import Threads
 
 # Effort for the suggested model.
 FINAL = Effort(1000, 1e-7)
@@ -128,8 +132,9 @@ class Weighing:
         return k, Candidate(view.scaling.restore(fitted.factors), fitted.loss)
 
 
-def conclude(raw: Data, state: ChoiceState) -> Choice:
+def conclude(inputs: Inputs, state: ChoiceState, pool: Threads) -> Choice:
     """Return the outcome of a choice all of whose steps are done, with factors in units of the tensor."""
+    raw = inputs.data
     weighing, view = Weighing(raw, state), state.views[0]
     if state.chosen is None:
         raise ValueError("the choice has no model yet")
@@ -143,16 +148,22 @@ def conclude(raw: Data, state: ChoiceState) -> Choice:
         is_noise=all(ballot.criteria.gain == 0 for ballot in weighing.ballots),
         weakest_visible=size * state.unit,
         variation=math.sqrt(raw.entries.size) * float(raw.entries.std()) * state.unit,
+        outlying=_outlying(inputs, state.chosen.factors, state.settings.samples_mode, pool),
+        samples_mode=state.settings.samples_mode,
+        exclude=state.settings.exclude,
         seeds=state.settings.seeds,
         largest=state.largest,
         rank_asked=state.settings.rank,
         rank=state.rank,
     )
-    advice = advise(evidence, state.chosen.factors)
+    advice = advise(evidence, state.chosen.factors, inputs.samples)
+    if inputs.other is not None and state.other is not None:
+        other = conclude(inputs.other, state.other, pool).advice
+        advice = with_other_zeros(advice, other, state.settings.zeros, inputs.zero_fibres)
     run = matching_run(state.sparsity_runs, state.suggestion)
-    if run is None:
+    if run is None and state.sparsity_runs and not evidence.is_noise:
         advice = replace(advice, reason=f"{advice.reason}; no sparsity that was tried keeps just these components")
-    else:
+    elif run is not None:
         advice = replace(advice, sparsity=run.sparsity, beta=run.beta)
     norm = float(np.linalg.norm(raw.entries))
 
@@ -179,3 +190,16 @@ def conclude(raw: Data, state: ChoiceState) -> Choice:
         points=points,
         validated=validated(state.settings.validation, state.numbers_to_validate, state.checked),
     )
+
+
+def _outlying(inputs: Inputs, factors: Factors, samples_mode: int, pool: Threads) -> tuple[int, ...]:
+    """Return the samples that the model of the others does not fit, the worst first."""
+    alive = weights(factors) > 0
+    residual = inputs.data.X - model(factors)
+    residual.reshape(-1)[inputs.data.missing] = 0.0
+    suspicion = np.square(residual, out=residual).sum(axis=tuple(range(1, residual.ndim)))
+    samples, *others = [A[:, alive] * inputs.unit ** (1 / len(factors)) for A in factors]
+    given = (*others[: samples_mode - 1], samples, *others[samples_mode - 1 :])
+    kept = [np.arange(len(A)) for A in given]
+    found = find_outliers(inputs.tensor, given, samples_mode - 1, suspicion, pool, kept, inputs.mask)
+    return tuple(int(inputs.samples[outlier.index]) for outlier in found.outliers) if found else ()
