@@ -53,6 +53,7 @@ class Point:
     agreement: float  # between seeds
     core_consistency: float | None = None
     votes: float | None = None  # share of the votes; None in records of older versions
+    null: float | None = None  # the gain in simulated noise, which only records of 0.1.0 have
 
 
 @dataclass(frozen=True)

@@ -58,6 +58,10 @@ def assert_kept(found: Any, expected: Any) -> None:
         assert isinstance(found, dict)
         for name, value in expected.items():
             assert_kept(found[name], value)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, value in zip(found, expected, strict=True):
+            assert_kept(one, value)
     else:
         assert found == expected
 
