@@ -26,6 +26,10 @@ class LaterRecord(Exception):
         super().__init__(f"{kind} {id} was written by a later release of the server")
 
 
+class LaterFormat(Exception):
+    """A data folder or a Redis that a later release has written in a format which this one would misread."""
+
+
 class InUse(Exception):
     """A tensor or job that a queued or running job still needs."""
 

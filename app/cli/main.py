@@ -28,7 +28,8 @@ from sparse_ncp.app.server.bind import check_address
 from sparse_ncp.app.server.errors import NoServer, NotReady, StartupError
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.errors import NotFound, Unavailable
+from sparse_ncp.worker.data_format import mark_folder, mark_redis
+from sparse_ncp.worker.errors import LaterFormat, NotFound, Unavailable
 from sparse_ncp.worker.processes import no_garbage_collection
 
 Fd = Annotated[int | None, typer.Option(hidden=True, help="the launcher's socket, already listening")]
@@ -92,6 +93,8 @@ def api(
     if fd is None:
         check_address(configuration)
         check_records(configuration)
+        mark_folder(configuration.data)
+        mark_redis(configuration)
 
     run_api(configuration, fd, start_fd)
 
@@ -113,6 +116,9 @@ def worker(
     with no_garbage_collection():
         from sparse_ncp.worker.execution.celery_worker import run_worker
 
+    if start_fd is None:
+        mark_folder(configuration.data)
+        mark_redis(configuration)
     run_worker(configuration, start_fd)
 
 
@@ -167,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(error.format_message() + hint, error.exit_code)
     except (NotReady, NoServer) as error:
         return _refuse(error, ExitCode.FAILED)
-    except (StartupError, InvalidInput, NotFound, Unavailable) as error:
+    except (StartupError, InvalidInput, NotFound, Unavailable, LaterFormat) as error:
         return _refuse(error, ExitCode.REFUSED)
 
 

@@ -6,6 +6,7 @@ from sparse_ncp.app.server.data_folder import read_address_file
 from sparse_ncp.app.server.discovery import api_version, no_server, with_running_redis
 from sparse_ncp.app.server.errors import NoServer
 from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.data_format import plan_of_upgrade
 from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.local import LocalStore
@@ -35,6 +36,7 @@ def show_status(configuration: Configuration) -> None:
     print(f"queue    {queue.queued}{oldest}")
     print(f"workers  {queue.live_workers or 'none: start one with ncp worker'}")
     print(f"disk     {_size(free)} free; tensors {_size(stored['tensors'])}, jobs {_size(stored['jobs'])}")
+    print(f"data     {plan_of_upgrade(reachable.data)}")
     print(f"running  {len(running)}")
     if running:
         print(COLUMNS.format(*TITLES))

@@ -21,6 +21,7 @@ from sparse_ncp.app.server.discovery import api_version
 from sparse_ncp.app.server.embedded_redis import discard_socket, socket_path, start_redis, url_of
 from sparse_ncp.app.server.errors import NotReady, RedisStartError
 from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.data_format import mark_folder, mark_redis
 from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.logs import configure_logging
 from sparse_ncp.worker.processes import StartSignal, start, stop
@@ -89,6 +90,7 @@ def serve(configuration: Configuration) -> None:
         bind_socket(configuration.host, configuration.port) as listener,
         lock_data_folder(configuration.data) as lock,
     ):
+        mark_folder(configuration.data)
         Launcher(configuration, listener, lock).run()
 
 
@@ -141,6 +143,7 @@ class Launcher:
         if self._redis_socket is not None:
             self._start_redis(self._redis_socket)
         check_records(self._configuration)
+        mark_redis(self._configuration)
         self._redis_is_ready.set()
 
     def _start_redis(self, address: Path) -> None:

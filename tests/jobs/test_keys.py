@@ -10,8 +10,8 @@ from tests.support.stack import ROOT
 LUA = ROOT / "worker" / "records" / "lua"
 SCRIPTS = {path: path.read_text() for path in LUA.rglob("*.lua")}
 PRELUDE = SCRIPTS[LUA / "keys.lua"]
-# Not touched by a script: whose turn it is to clean up; and what is no key: the prefixes, the end of an id.
-PYTHON_ONLY = {"CLEANUP_TURN", "PREFIX", "BROKER", "ID_OF_STUDY"}
+# Not touched by a script: whose turn it is to clean up, the format; and what is no key: the prefixes, the end of an id.
+PYTHON_ONLY = {"CLEANUP_TURN", "FORMAT", "PREFIX", "BROKER", "ID_OF_STUDY"}
 
 
 def names_in_lua() -> dict[str, str]:

@@ -35,6 +35,8 @@ UNINSPECTED = PREFIX + "uninspected"
 CLEANUP_TURN = PREFIX + "tidied"
 # The end of a study's id. In the ids of its runs, six hexadecimal digits stand in its place.
 ID_OF_STUDY = "000000"
+# The format of all of this, and the release that wrote it first.
+FORMAT = PREFIX + "format"
 # What Celery keeps in the same Redis.
 BROKER = PREFIX + "broker:"
 
