@@ -8,14 +8,17 @@ import pytest
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Axis, Job, TensorRecord
 from sparse_ncp.worker.errors import JobNotFinished, NotFound, PartOfStudy, TooManyRuns
+from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.operations.studies import StudyOperations
 from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.claims import ExecutionRecords
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import connect
 from sparse_ncp.worker.store.local import LocalStore
+from sparse_ncp.worker.study_contract import Measures
+from tests.jobs.test_claims import RESULT
 from tests.jobs.test_studies import FAILED, failed, submitted
-from tests.support.jobs import queue_job, request
+from tests.support.jobs import queue_job, request, row
 
 
 @pytest.fixture
@@ -147,7 +150,52 @@ def test_a_cancelled_study_answers_for_runs_that_never_had_a_record_until_it_is_
         records.jobs.get("local", last.id)
     with connect(configuration) as client:
         left = {name.split(":")[1] for name in set(client.scan_iter()) - clean}
-    assert left <= {"sequence", "served", "serving", "counts", "planned", "usage", "discarded", "broker"}
+    assert left <= {
+        "sequence",
+        "served",
+        "serving",
+        "counts",
+        "planned",
+        "usage",
+        "discarded",
+        "broker",
+        "share",
+        "floor",
+    }
+
+
+def test_an_ended_run_is_read_as_before_once_its_record_is_small(
+    records: ExecutionRecords,
+    studies: StudyOperations,
+    jobs: JobOperations,
+    tensor: TensorRecord,
+    configuration: Configuration,
+) -> None:
+    study = submitted(studies, tensor, repeats=3)
+    claims = [records.claims.claim("w") for _ in range(3)]
+    for claim, measures in zip(claims[:2], (Measures(core_consistency=1 / 3), Measures()), strict=True):
+        assert claim is not None
+        records.claims.publish(claim, [row(1), row(2)])
+        assert records.claims.succeed(claim, RESULT, measures)
+    first, _, last = claims
+    assert first is not None
+    assert last is not None
+    records.claims.fail(last, FAILED)
+    before, runs = all_jobs(records), records.studies.runs(study.id)
+    table, events = studies.tables.table(study), studies.events_after(study.id)
+    for job in before:
+        jobs.settle(job.id)
+        jobs.settle(job.id)  # a second time changes nothing
+    assert all_jobs(records) == before
+    assert records.studies.runs(study.id) == runs
+    assert [run.measures.core_consistency for run in runs] == [1 / 3, None, None]
+    assert studies.tables.table(study) == table
+    assert studies.events_after(study.id) == events
+    assert [job.settings.seed for job in all_jobs(records, name="run 3")] == [2]
+    assert records.claims.succeed(first, RESULT)  # asked twice, it answers the same
+    with connect(configuration) as client:
+        assert max(client.memory_usage(keys.job(job.id)) for job in before) < 1000
+    assert records.jobs.rename("local", before[0].id, "mine").name == "mine"
 
 
 def test_runs_keep_the_labels_that_the_tensor_had_when_the_study_was_submitted(

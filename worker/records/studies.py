@@ -238,8 +238,9 @@ class StudyRecords:
     def runs(self, id: str) -> Sequence[RunRecord]:
         """Return every run, those without a record last."""
         names = ("cell", "repeat", "state", "result", "error", "measures", "task")
-        ids = self._redis.command("LRANGE", keys.runs(id), 0, -1)
-        found = self._redis.commands(("HMGET", keys.job(run), *names) for run in ids)
+        found: list[Sequence[Any]] = []
+        while page := self._redis.script("studies/runs", id, len(found), BATCH, *names):
+            found += page
         recorded = [
             RunRecord(
                 run,
@@ -250,10 +251,10 @@ class StudyRecords:
                 None if error is None else json.loads(error)["message"],
                 Measures() if not measures else Measures.model_validate_json(measures),
             )
-            for run, (cell, repeat, state, result, error, measures, task) in zip(ids, found, strict=True)
+            for run, cell, repeat, state, result, error, measures, task in found
             if task in ("run", "choose")
         ]
-        return [*recorded, *self._unrecorded(id, set(ids))]
+        return [*recorded, *self._unrecorded(id, {run for run, *_ in found})]
 
     def _unrecorded(self, id: str, recorded: Set[str]) -> Sequence[RunRecord]:
         """Return the runs of a study's plan that have no record."""

@@ -389,6 +389,34 @@ local function cancel_plan(study)
   if redis.call('HINCRBY', record, 'left', -left) == 0 then end_runs(study) end
 end
 
+-- Fields of an ended run that are kept as one value in a hash of its study. Redis packs what is left of its record, since
+-- no value is long. Its request is that of the plan.
+local LONG_FIELDS = { 'result', 'measures', 'resolved', 'progress', 'error' }
+
+-- Make the record of an ended run of a comparison small.
+local function compact(id)
+  local study, place = plan_of(id)
+  if not study or study_field(study, 'kind') ~= 'compare' or field(id, 'compact') == '1' then return end
+  local long, record = {}, { 'compact', '1' }
+  for at, value in ipairs(redis.call('HMGET', key('job', id), unpack(LONG_FIELDS))) do
+    if value then long[LONG_FIELDS[at]] = value end
+  end
+  redis.call('HSET', key('rows', study), place, cmsgpack.pack(long))
+  redis.call('HDEL', key('job', id), 'request', unpack(LONG_FIELDS))
+  for _, part in ipairs(redis.call('HGETALL', key('job', id))) do table.insert(record, part) end
+  redis.call('DEL', key('job', id)) -- a hash that once had a long value stays large
+  redis.call('HSET', key('job', id), unpack(record))
+end
+
+-- Return the fields of a run that `compact` has taken out of its record, with its request; none for other jobs.
+local function long_fields(id)
+  local study, place = plan_of(id)
+  if not study or field(id, 'compact') ~= '1' then return {} end
+  local found = cmsgpack.unpack(redis.call('HGET', key('rows', study), place))
+  found.request = planned_request(study, place)
+  return found
+end
+
 local function dequeue(id)
   local owner, study = field(id, 'owner'), field(id, 'study_id')
   redis.call('ZREM', key('queue', owner), id)
@@ -403,6 +431,10 @@ local function read(id, lengths)
   local fields = redis.call('HGETALL', key('job', id))
   local owner, score = field(id, 'owner'), nil
   if #fields > 0 then
+    for name, value in pairs(long_fields(id)) do
+      table.insert(fields, name)
+      table.insert(fields, value)
+    end
     score = redis.call('ZSCORE', key('queue', owner), id)
   else
     local study, place = plan_of(id)

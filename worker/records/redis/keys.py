@@ -88,6 +88,11 @@ def plan(study_id: str) -> str:
     return f"{PREFIX}plan:{study_id}"
 
 
+def rows(study_id: str) -> str:
+    """Results of the ended runs of a comparison, by their place in its plan."""
+    return f"{PREFIX}rows:{study_id}"
+
+
 def plans(owner: str) -> str:
     """Studies of an owner with runs that have no record, by the sequence number of their first run."""
     return f"{PREFIX}plans:{owner}"

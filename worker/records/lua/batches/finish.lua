@@ -14,6 +14,7 @@ for place = 2, #ARGV, 8 do
     add_usage(field(id, 'owner'), 'result_bytes', nbytes)
     release_reserved(key('job', id), field(id, 'owner'))
     redis.call('EXPIRE', key('events', id), ARGV[1])
+    compact(id)
     table.insert(answer, 1)
   else
     table.insert(answer, 0)

@@ -6,4 +6,5 @@ add_usage(field(id, 'owner'), 'result_bytes', nbytes - number(id, 'nbytes'))
 release_reserved(key('job', id), field(id, 'owner'))
 set(id, 'settled', 1, 'nbytes', nbytes)
 redis.call('EXPIRE', key('events', id), seconds)
+compact(id)
 return 1

@@ -37,7 +37,7 @@ end
 
 -- A study may have thousands of runs, so their names are in their requests only.
 local function name_of_run(id, study, place)
-  local request = study and planned_request(study, place) or field(id, 'request')
+  local request = study and planned_request(study, place) or field(id, 'request') or long_fields(id).request
   local name = request and cjson.decode(request).name
   return type(name) == 'string' and string.lower(name) or ''
 end

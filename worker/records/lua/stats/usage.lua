@@ -1,3 +1,4 @@
+#!lua flags=no-writes
 -- owners -> of each: counters in turn, queued jobs, running jobs, live jobs, live studies, live runs
 local answer = {}
 for _, owner in ipairs(ARGV) do

@@ -12,6 +12,6 @@ if #runs < many then
   add_usage(owner, 'cancelled', 0 - (study_field(id, 'cancelled_unrecorded') or 0))
   redis.call('ZREM', key('plans', owner), id)
   unlabel(key('study', id))
-  redis.call('DEL', key('study', id), key('runs', id), key('events', id), key('plan', id))
+  redis.call('DEL', key('study', id), key('runs', id), key('events', id), key('plan', id), key('rows', id))
 end
 return runs
