@@ -1,7 +1,11 @@
 """Host names and addresses: loopback, and those that a caller may use."""
 
 import ipaddress
+import re
 from collections.abc import Collection
+
+# A `Host` header (RFC 9110, 7.2): a name or an IPv4 address, or an IPv6 address in brackets; then perhaps a port.
+HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]{1,5})?")
 
 
 def is_loopback(host: str) -> bool:
@@ -18,9 +22,12 @@ def is_known(header: str, further: Collection[str]) -> bool:
     A page of another site can let its own name point to 127.0.0.1 and then call a server here as if it were its own
     (DNS rebinding); but the browser still sends that name.
     """
-    host = header.strip().lower()
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return is_loopback(name) or name in further
+    found = HOST.fullmatch(header.strip().lower())
+    if found is None:
+        return False
+    if found["address"] is not None:
+        return is_loopback(found["address"]) or found["address"] in further
+    return is_loopback(found["name"]) or found["name"] in further
 
 
 def listed(names: str | None) -> frozenset[str]:

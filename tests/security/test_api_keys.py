@@ -202,6 +202,26 @@ def test_an_empty_host_is_no_name() -> None:
     assert not is_known("", listed(" , "))
 
 
+@pytest.mark.parametrize(
+    "header",
+    [
+        "[::1].evil.example", "[::1]evil.example", "[::1", "localhost:80@evil.example", "127.0.0.1:80@evil.example",
+        "evil.example#localhost", "localhost:", "localhost:http", "localhost evil.example", "localhost/evil",
+        "lab.example.evil.example", "[lab.example]", "[127.0.0.1].evil.example",
+    ],
+)  # fmt: skip
+def test_a_host_is_parsed_not_matched(header: str, fresh_api: Api) -> None:
+    with holder(fresh_api.address, None) as visitor:
+        refused(visitor.get("/v1/jobs", headers={"Host": header}), 421, "unknown-host")
+
+
+@pytest.mark.parametrize(
+    "header", ["localhost", "LOCALHOST:8000", "127.0.0.1:80", "[::1]", "[::1]:8000", "lab.example"]
+)
+def test_names_of_this_machine_and_allowed_ones_are_known(header: str) -> None:
+    assert is_known(header, listed("lab.example"))
+
+
 def test_with_keys_the_name_does_not_matter(fresh: Configuration, fresh_api: Api) -> None:
     with new_holder(fresh, fresh_api.address, "ann") as ann:
         assert ann.get("/v1/jobs", headers={"Host": "another.lab"}).status_code == 200

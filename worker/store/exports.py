@@ -24,6 +24,9 @@ LARGEST_VARIABLE = (1 << 31) - 1
 MAT_HEADER = b"MATLAB 5.0 MAT-file".ljust(116)
 # What follows a text label's name in that of the dimension of its characters.
 CHARACTERS = "_characters"
+# A text that begins with one of these may be a formula to a spreadsheet, unless it is a number.
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
+NUMBER = re.compile(r"[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)([eE][+-]?[0-9]+)?")
 FACTOR = re.compile(r"A[1-9][0-9]*")
 # The bands of a factor, and numbers that belong to components, of a job whose stability was assessed.
 BAND = re.compile(r"(lower|upper)_A([1-9][0-9]*)")
@@ -166,8 +169,18 @@ def _table(model: Model, mode: int, band: Array | None = None) -> bytes:
 
 def _csv(rows: Iterable[Iterable[object]]) -> bytes:
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows(map(_cell, row) for row in rows)
     return text.getvalue().encode()
+
+
+def _cell(value: object) -> object:
+    """Return a cell that no spreadsheet takes for a formula: such a text begins with an apostrophe.
+
+    A text that is a number, such as "-5", stays as it is.
+    """
+    if not isinstance(value, str) or not value.lstrip(" ").startswith(FORMULA_STARTS):
+        return value
+    return value if NUMBER.fullmatch(value) else f"'{value}"
 
 
 def to_netcdf(model: Model) -> bytes:
