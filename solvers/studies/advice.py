@@ -203,7 +203,7 @@ def _doubts(evidence: Evidence, factors: Factors, own: Sequence[int]) -> Iterato
         else:
             yield f"a rank of {evidence.rank} cannot show more components: raise rank above {evidence.rank}"
     if sum(len(A) > 1 for A in factors) < FEWEST_MODES:
-        yield "with fewer than three modes longer than 1 other components may fit as well: give a tensor of three"
+        yield "with fewer than three modes longer than 1, other components may fit as well"
     if len(own) == k:
         yield "no component is in more than one sample"
 
@@ -223,7 +223,9 @@ def _reasons(
     names = dict.fromkeys(name for named in votes for name in named)
     agreeing = [name for name in names if any(named.get(name) == k for named in votes)]
     count = _counted(k)
-    if own:
+    if len(own) == k:
+        count += " in one sample alone" if k == 1 else ", each in one sample alone"
+    elif own:
         each = "is in one sample alone" if len(own) == 1 else "are in one sample each"
         count += f", of which {len(own)} {each}"
     yield f"{count}: {verdict.share:.0%} of the votes ({', '.join(WORDS[name] for name in agreeing) or 'no criterion'})"

@@ -90,6 +90,7 @@ def test_one_wild_reading_is_no_component() -> None:
     tensor[3, 4, 5] = 1e6
     advice = chosen(tensor).advice
     assert (advice.components, advice.confidence) == (None, "no")
+    assert "in one sample alone" in advice.reason
     assert "no component is in more than one sample" in advice.reason
 
 
