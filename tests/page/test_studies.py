@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 
 from tests.support.api import planted, upload
-from tests.support.browser import Visitor
+from tests.support.browser import Visitor, spectra
 from tests.support.languages import octave, r
 from tests.support.stack import wait_for
 
@@ -59,6 +60,21 @@ def test_a_choice_ends_with_advice_in_words_and_a_model(visitor: Visitor, lab: h
     expect(page.get_by_role("region", name="Table of the evidence")).to_be_visible()
     page.get_by_role("link", name="Look at the model").click()
     expect(page.get_by_role("group", name="Component ").first).to_be_visible()
+
+
+def test_a_choice_is_made_again_with_the_zeros_as_missing_by_one_click(visitor: Visitor, lab: httpx.Client) -> None:
+    X = np.abs(spectra(seed=4)) + 0.5
+    X[2, 5:8, 3] = 0.5
+    X[:, 8:16, 4:9] = 0
+    record = upload(lab, X, "cut out")
+    asked = {"kind": "choose", "tensor_id": record["id"], "rank": 4, "seeds": 2, "name": "both ways"}
+    study = lab.post("/v1/studies", json=asked).json()["id"]
+    page = visitor.go(f"/studies/{study}")
+    page.get_by_role("button", name="Choose with these zeros as missing").click()
+    page.wait_for_function("(id) => !location.hash.includes(id)", arg=study)
+    [again, _] = [one for one in lab.get("/v1/studies").json()["items"] if one["name"] == "both ways"]
+    assert again["request"] == {**{k: asked[k] for k in ("rank", "seeds")}, "zeros": "missing"}
+    expect(page.get_by_role("button", name="Choose with these zeros as readings")).to_be_visible()
 
 
 LINES = [("compare", language) for language in ("JSON", "curl", "Python", "MATLAB", "R")] + [

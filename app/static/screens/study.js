@@ -5,6 +5,7 @@ import { address, getJson, send } from "../api/request.js";
 import { announce } from "../components/announce.js";
 import { confirm } from "../components/dialog.js";
 import { card, facts, h, redraw, replace } from "../components/element.js";
+import { problemNote } from "../components/problem-note.js";
 import { count, nameOf, number, percent, seconds, when, whole } from "../components/format.js";
 import { LIVE } from "../components/job-actions.js";
 import { go, link } from "../router.js";
@@ -178,7 +179,8 @@ function progress(study) {
 }
 
 /** The recommendation in words, never a bare number. */
-function adviceCard({ advice, job_id: job }) {
+function adviceCard(study) {
+  const { advice, job_id: job } = study;
   if (!advice) return null;
   const {
     components,
@@ -216,7 +218,45 @@ function adviceCard({ advice, job_id: job }) {
         return [title, value === null ? "–" : number(value), meaning];
       }),
     ]),
+    chooseOtherwise(study),
   );
+}
+
+/** Offer the same choice with zeros taken the other way, and without outlying samples. */
+function chooseOtherwise({ advice, request, tensor_id: tensor, name }) {
+  const failed = h("div");
+  const again = (words, fields) =>
+    h(
+      "button",
+      {
+        type: "button",
+        onclick: async ({ target }) => {
+          target.disabled = true;
+          try {
+            const body = { kind: "choose", tensor_id: tensor, ...(name && { name }), ...request, ...fields };
+            const made = await send("POST", "v1/studies", { body });
+            go(`/studies/${made.id}`);
+          } catch (error) {
+            target.disabled = false;
+            replace(failed, problemNote(error));
+          }
+        },
+      },
+      words,
+    );
+  const { other_zeros: zeros, outlying_samples: outlying = [] } = advice;
+  const mode = request.samples_mode ?? 1;
+  const exclude = { ...request.exclude, [mode]: [...new Set([...(request.exclude?.[mode] ?? []), ...outlying])] };
+  if (!zeros && !outlying.length) return null;
+  return [
+    h(
+      "div",
+      { class: "actions" },
+      zeros && again(`Choose with these zeros as ${zeros.zeros}`, { zeros: zeros.zeros }),
+      outlying.length > 0 && again(`Choose without ${count(outlying.length, "outlying sample")}`, { exclude }),
+    ),
+    failed,
+  ];
 }
 
 /** The rank, weight and method that a comparison recommends, with the evidence. */

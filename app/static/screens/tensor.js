@@ -139,6 +139,7 @@ function zerosCard({ mode, entries, share, ratio, map }, tensor, signal) {
         { class: "button", href: link("/new", { tensor: tensor.id, zeros: "missing" }) },
         "Run with these as missing",
       ),
+      h("a", { class: "button", href: link("/new", { tensor: tensor.id, kind: "choose" }) }, "Choose, both ways"),
     ],
     h(
       "p",
