@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sparse_ncp.solvers.bcd.starts.initial import SVD_OVERSAMPLES
 from sparse_ncp.solvers.bcd.starts.trials import STARTS, most_finalists
 from sparse_ncp.solvers.diagnostics.core_consistency import LARGEST_CORE
-from sparse_ncp.solvers.diagnostics.outliers import MOST_ENTRIES
+from sparse_ncp.solvers.diagnostics.outliers import search_bytes
 from sparse_ncp.solvers.diagnostics.stability import SPLITS
 from sparse_ncp.solvers.settings import Settings
 from sparse_ncp.solvers.tensor.compressed import sketch_bytes
@@ -129,8 +129,6 @@ def estimate_memory(
     fits = 2 * (settings.resamples + 2 * SPLITS) * sum(tensor.shape) * settings.rank * 8
     stability = fits + 3 * max(halves) * 8 if settings.stability else 0
     exclusion = Exclusion.of(settings.exclude, tensor.shape)
-    # Outliers: a part of the tensor, and on every thread that part with its gaps filled, its model and their products.
-    diagnostics += (5 + 4 * available_cores()) * min(tensor.size, MOST_ENTRIES) * 8 if settings.diagnose else 0
     if exclusion:  # the slice of an excluded index
         diagnostics += 2 * tensor.nbytes // min(tensor.shape)
     is_masked = is_masked_out(tensor, exclusion, settings.precision)
@@ -146,7 +144,11 @@ def estimate_memory(
         copy += mask.nbytes
     if settings.accelerate == "float32" and itemsize > SINGLE_BYTES:
         copy += tensor.size * SINGLE_BYTES
-    work = partial + blocks + carried + tiles + sketch + vectors + diagnostics + stability + gaps + slabs
+    run = partial + blocks + carried + tiles + sketch + vectors + diagnostics + stability
+    # Outlying samples are looked for at the end, when all this but the factors is freed.
+    mode = min(settings.samples_mode, tensor.ndim) - 1
+    search = search_bytes(tensor.shape, mode, settings.rank, gaps > 0, available_cores()) if settings.diagnose else 0
+    work = max(run, blocks + search) + gaps + slabs
     return MemoryEstimate(copy=copy, work=work)
 
 

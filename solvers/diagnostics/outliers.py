@@ -35,7 +35,7 @@ MOST_LEFT_OUT = 64
 # Samples that are fitted, and entries times refits: of a larger tensor, evenly spaced indices.
 MOST_SAMPLES, MOST_ENTRIES, MOST_WORK = 256, 1 << 18, 1 << 22
 # Entries of the arrays of a group of refits, which are computed together.
-GROUP = 1 << 18
+GROUP = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,15 @@ def find_outliers(
     return SampleDiagnostics(mode + 1, tuple(ratios), tuple(outliers), found.single)
 
 
+def search_bytes(shape: Sequence[int], mode: int, rank: int, has_gaps: bool, threads: int) -> int:
+    """Return a bound on the bytes that looking for outlying samples takes, for a mode counted from 0."""
+    most = min(MOST_ENTRIES, MOST_WORK // min(shape[mode], MOST_LEFT_OUT))
+    determined = math.prod(min(size, 2 * rank) for other, size in enumerate(shape) if other != mode)
+    entries = min(math.prod(shape), max(most, min(shape[mode], MOST_SAMPLES) * determined))
+    # The part and its copies; on every thread a group of refits, each with the part's gaps filled.
+    return 8 * 6 * (entries + threads * (GROUP + (entries if has_gaps else 0)))
+
+
 def _single(A: Float64) -> tuple[SingleSample, ...]:
     squares = np.square(A)
     shares = squares / np.maximum(squares.sum(axis=0), np.finfo(float).tiny)
@@ -234,8 +243,9 @@ def _moderate(
 
 def _errors(samples: Samples, places: Sequence[int], pool: Threads, cancelled: Callable[[], bool]) -> Float64 | None:
     """Return the mean squared error of each of these samples for the model that is fitted without it."""
-    rank = samples.factors[0].shape[1]
-    one = samples.X.size if samples.observed is not None else sum(samples.X.shape) * rank
+    X, rank = samples.X, samples.factors[0].shape[1]
+    cut = split_point(X.shape)
+    one = (math.prod(X.shape[:cut]) + math.prod(X.shape[cut:])) * rank + (X.size if samples.observed is not None else 0)
     groups = list(split_evenly(len(places), -(-len(places) * one // GROUP)))
     errors: list[Float64] = []
     for first in range(0, len(groups), pool.count):

@@ -278,6 +278,21 @@ def test_the_estimate_of_memory_holds_and_the_tensor_is_not_copied(
     assert peak < estimate_memory(X, Settings(rank=4, method="mu")).work
 
 
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize(("shape", "rank"), [((64, 64, 64), 20), ((10, 200, 131), 8), ((300, 30, 30), 20)])
+def test_looking_for_outlying_samples_takes_no_more_memory_than_is_estimated(
+    shape: tuple[int, ...], rank: int, gaps: bool
+) -> None:
+    X, factors = synthetic.planted(shape, rank, seed=1).tensor, start(shape, rank)
+    X[0, 0, 0] = np.nan if gaps else 1.0
+    diagnosed(X[:5, :4, :3], start((5, 4, 3), rank))
+    tracemalloc.start()
+    diagnosed(X, factors)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < estimate_memory(X, Settings(rank=rank, method="mu")).work
+
+
 def test_who_does_not_want_diagnostics_or_cancels_has_none() -> None:
     X = planted(3).tensor
     assert run(X, method="hals", diagnose=False).diagnostics is None
