@@ -13,6 +13,7 @@ redis.call('HDEL', names_of('tensor', owner), id)
 redis.call('SREM', key('content', sha256), id)
 if redis.call('SCARD', key('content', sha256)) == 0 then
   discard('content', sha256)
+  redis.call('SREM', UNINSPECTED, sha256)
   return { 'deleted', sha256 }
 end
 return { 'deleted' }
