@@ -137,7 +137,7 @@ def list_jobs(
 
 
 def show(identifier: Id, other: Beside = None, as_json: Json = False, url: Url = None, key: Key = None) -> None:
-    """Show the record of a job, a study or a tensor; of a job that has succeeded, a summary of its diagnostics, too."""
+    """Show a job, a study or a tensor. A job that has succeeded has a summary of its diagnostics, too."""
     with Client(url, key) as client:
         if other is not None:
             compared = client.job(identifier).compare(other)

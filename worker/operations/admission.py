@@ -264,7 +264,7 @@ def _fit_problems(
             problems.append(InvalidInput("initial.job_id", problem, "name a job on a tensor of the same shape"))
     if request.fixed is not None:
         problems += _fixed_problems(settings, request.fixed.modes, named.fixed, tensor, inputs.store)
-    if settings.stability:
+    if settings.stability and settings.samples_mode <= tensor.ndim:
         modes = () if request.fixed is None else request.fixed.modes
         _collect(
             problems,
