@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.support.api import events, finished, http_client, planted, submit, upload
 from tests.support.jobs import LONG
-from tests.support.stack import ROOT, server
+from tests.support.stack import ROOT, server, wait_for
 
 GUIDE = (ROOT / "docs" / "how-to" / "running-a-server.md").read_text()
 
@@ -35,7 +35,9 @@ def test_a_folder_copied_while_the_server_is_stopped_restores_everything(tmp_pat
     first.mkdir()
     second.mkdir()
     with server(first, min_free_bytes=0) as running, http_client(running.address) as client_with_worker:
-        tensor = upload(client_with_worker, planted(6, 5, 4), "held")
+        path = f"/v1/tensors/{upload(client_with_worker, planted(6, 5, 4), 'held')['id']}"
+        wait_for(lambda: client_with_worker.get(path).json()["zeros"] is not None, 20, "its zeros to be inspected")
+        tensor = client_with_worker.get(path).json()
         job = finished(client_with_worker, submit(client_with_worker, tensor["id"])["id"])
         kept, recorded = factors(client_with_worker, job["id"]), list(events(client_with_worker, job["id"]))
     run(published("With the server stopped"), first / "data", tmp_path / "backup")

@@ -22,7 +22,7 @@ OUTSIDE = {"/", "/docs"}  # the same for everybody
 def _things(caller: httpx.Client, owner: str, seed: int, key: str) -> Things:
     array = planted(6, 5, 4, seed=seed)
     tensor = upload(caller, array, f"tensor of {owner}")
-    body = {"tensor_id": tensor["id"], "rank": 2, "method": "hals", "name": f"job of {owner}"}
+    body = {"tensor_id": tensor["id"], "rank": 2, "method": "hals", "stability": True, "name": f"job of {owner}"}
     job = caller.post("/v1/jobs", json=body, headers={"Idempotency-Key": key}).json()
     grid = {"kind": "compare", "ranks": [2], "methods": ["hals"], "betas": [0.0], "repeats": 1}
     study = caller.post("/v1/studies", json={"tensor_id": tensor["id"], **grid, "stop": {"max_iterations": 20}}).json()
