@@ -81,7 +81,10 @@ class Job(RunningRecord):
         self.record = self._connection.call("PATCH", self._path, body={"name": name}, repeatable=True).json()
 
     def watch(
-        self, timeout: float | None = None, on_preparation: Callable[[Preparation], object] = lambda preparation: None
+        self,
+        timeout: float | None = None,
+        on_preparation: Callable[[Preparation], object] = lambda preparation: None,
+        on_pause: Callable[[str], object] = lambda message: None,
     ) -> Iterator[Progress]:
         """Iterate over the iterations of the job until it has ended.
 
@@ -94,6 +97,8 @@ class Job(RunningRecord):
             Longest time to watch, in seconds.
         on_preparation : callable, optional
             Called with a `Preparation` while the first sweep is being prepared.
+        on_pause : callable, optional
+            Called with a message when the job gives way to other users; it goes on by itself.
 
         Yields
         ------
@@ -118,7 +123,9 @@ class Job(RunningRecord):
             if event.kind == "end":
                 self.record = event.content
             elif event.kind == "state" and not late:
-                self.record = {**self.record, **event.content}
+                self.record = {**self.record, "paused": None, **event.content}
+                if self.record["paused"]:
+                    on_pause(self.record["paused"]["message"])
             elif event.kind == "progress":
                 if not late:
                     self.record = {**self.record, "progress": event.content, "preparing": None}

@@ -159,7 +159,10 @@ def watch_live(job: Job) -> Job:
         def preparing(preparation: Preparation) -> None:
             bar.update(task, description=format_preparation(preparation))
 
-        for row in job.watch(on_preparation=preparing):
+        def paused(message: str) -> None:
+            bar.update(task, description=f"job {job.id} {message}")
+
+        for row in job.watch(on_preparation=preparing, on_pause=paused):
             estimate.add(row)
             left = estimate.seconds_left()
             total = None if left is None else row.seconds + left
@@ -206,7 +209,8 @@ def _watch_in_lines(job: Job, estimate: Estimate) -> Job:
             print(line(), file=sys.stderr, flush=True)
 
     for row in job.watch(
-        on_preparation=lambda preparation: print_occasionally(lambda: format_preparation(preparation))
+        on_preparation=lambda preparation: print_occasionally(lambda: format_preparation(preparation)),
+        on_pause=lambda message: print(f"job {job.id} {message}", file=sys.stderr, flush=True),
     ):
         estimate.add(row)
         print_occasionally(partial(format_iteration, row, estimate))

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ncp_client.cli.exit_codes import ExitCode
-from sparse_ncp.app.cli import keys
+from sparse_ncp.app.cli import keys, owners
 from sparse_ncp.app.cli.options import (
     Data,
     Host,
@@ -42,6 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(keys.app, name="keys")
+app.add_typer(owners.app, name="owners")
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+from sparse_ncp.app.cli.owners import print_shares
 from sparse_ncp.app.server.data_folder import read_address_file
 from sparse_ncp.app.server.discovery import api_version, no_server, with_running_redis
 from sparse_ncp.app.server.errors import NoServer
@@ -21,8 +22,8 @@ def show_status(configuration: Configuration) -> None:
     reachable = with_running_redis(configuration)
     try:
         store = LocalStore(reachable.data, create=False)
-        stats = Records.of(reachable).stats
-        queue, running = stats.queue(), stats.running_jobs()
+        records = Records.of(reachable)
+        queue, running, shares = records.stats.queue(), records.stats.running_jobs(), records.owners.shares()
         stored, free = store.stored_bytes(), store.free_bytes()
     except Unavailable as error:
         if configuration.redis_url is None:
@@ -45,6 +46,9 @@ def show_status(configuration: Configuration) -> None:
         numbers = (done.iteration, f"{done.objective:.4g}", f"{done.relative_error:.6f}") if done else (0, "-", "-")
         lasting = _span((datetime.now(UTC) - began).total_seconds())
         print(COLUMNS.format(job.id, job.owner[:12], job.settings.method, *numbers, lasting))
+    live = [share for share in shares if share.running or share.queued or share.paused]
+    if live:
+        print_shares(live)
 
 
 def _span(seconds: float) -> str:

@@ -13,7 +13,7 @@ from sparse_ncp.app.responses import Cursor, Limit
 from sparse_ncp.app.routes.jobs import State
 from sparse_ncp.app.routes.openapi import error_responses
 from sparse_ncp.worker.contract import Job, Usage
-from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
+from sparse_ncp.worker.owner_limits import UNLIMITED, Limits, OwnerShare
 
 OwnerName = Annotated[str, Path(max_length=200)]
 router = APIRouter(prefix=f"{API_PREFIX}/admin", tags=["admin"])
@@ -36,6 +36,10 @@ class OwnerAnswer(Usage):
     key_created_at: AwareDatetime | None
     key_last_used_at: AwareDatetime | None = Field(description="to the minute")
     limits: Limits = Field(description="limits of the key, or of the server where the key has none")
+    sharing: OwnerShare | None = Field(
+        description="share of the computing time, weight, and whether the operator has paused the owner; null for an "
+        "owner without any record"
+    )
     own_limits: list[str] = Field(description="names of the limits that the key sets itself; null then means no limit")
 
 
@@ -84,6 +88,7 @@ class ServerAnswer(BaseModel):
 def list_owners(admin: Admin, records: Records, config: Config) -> list[OwnerAnswer]:
     """List all owners with their usage and limits."""
     keys = {key.name: key for key in ApiKeys(config.data).all()}
+    shares = {share.owner: share for share in records.owners.shares()}
     answers = []
     for usage in records.stats.usages(sorted(records.stats.owners() | keys.keys())):
         key = keys.get(usage.owner)
@@ -95,6 +100,7 @@ def list_owners(admin: Admin, records: Records, config: Config) -> list[OwnerAns
                 key_created_at=key and key.created_at,
                 key_last_used_at=key and key.last_used_at,
                 limits=key.limits if key else UNLIMITED,
+                sharing=shares.get(usage.owner),
                 own_limits=sorted(key.limits.given) if key else [],
             )
         )

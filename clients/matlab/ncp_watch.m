@@ -30,6 +30,7 @@ function [job, history] = ncp_watch(job, varargin)
   end
   id = char(job);
   history = [];
+  shown = '';
   began = tic();
   printed = tic();
   pause_seconds = 0.1;
@@ -46,6 +47,16 @@ function [job, history] = ncp_watch(job, varargin)
       printed = tic();
       fprintf('iteration %d, objective %.6g, relative error %.6f\n', ...
               rows(end).iteration, rows(end).objective, rows(end).relative_error);
+    end
+    if isequal(progress, true)
+      message = '';
+      if isfield(job, 'paused') && isstruct(job.paused)
+        message = job.paused.message;
+      end
+      if ~isempty(message) && ~strcmp(message, shown)
+        fprintf('job %s %s\n', id, message);
+      end
+      shown = message;
     end
     if any(strcmp(job.state, {'succeeded', 'failed', 'cancelled'}))
       return

@@ -144,6 +144,7 @@ ncp_watch <- function(job, progress = FALSE, timeout = Inf, url = NULL, key = NU
   began <- proc.time()[["elapsed"]]
   printed <- began
   last <- 0
+  shown <- NULL
   pause <- 0.1
   repeat {
     job <- .ncp_json(.ncp_perform(.ncp_request(.ncp_path("/v1/jobs", id), url, key)))
@@ -158,6 +159,10 @@ ncp_watch <- function(job, progress = FALSE, timeout = Inf, url = NULL, key = NU
                              row$iteration, row$objective, row$relative_error))
       }
       printed <- now
+    }
+    if (isTRUE(progress) && !identical(job$paused$message, shown)) {
+      shown <- job$paused$message
+      if (!is.null(shown)) message(sprintf("job %s %s", id, shown))
     }
     if (job$state %in% c("succeeded", "failed", "cancelled")) return(job)
     if (now - began > timeout) {

@@ -47,7 +47,8 @@ def print_jobs(jobs: Iterable[Job]) -> None:
         row, settings = job.progress, job.record["settings"]
         numbers = (row.iteration, f"{row.relative_error:.6f}") if row else ("-", "-")
         created = _format_time(job.record["created_at"])
-        rows.append((job.id, job.state, settings["method"], settings["rank"], *numbers, created, job.name or ""))
+        state = f"{job.state}, {job.record['paused']['message']}" if job.record.get("paused") else job.state
+        rows.append((job.id, state, settings["method"], settings["rank"], *numbers, created, job.name or ""))
     print_table(titles, rows)
 
 

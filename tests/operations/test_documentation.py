@@ -353,13 +353,23 @@ def test_a_first_job_runs_in_python_as_written(tmp_path: Path) -> None:
 
 
 def test_the_commands_for_keys_run_in_their_order(tmp_path: Path) -> None:
-    printed = [ncp(*command, cwd=tmp_path) for command in commands(KEYS, "ncp")]
+    printed = [ncp(*command, cwd=tmp_path) for command in commands(KEYS, "ncp") if command[0] == "keys"]
     created, limited, _, listed, _ = printed
     assert created.startswith("ncp_")
     assert limited.startswith("ncp_")
     assert "live_jobs=5" in listed
     assert "rank" not in listed
     assert "ann" not in ncp("keys", "list", cwd=tmp_path)
+
+
+def test_the_commands_for_owners_run_in_their_order(tmp_path: Path) -> None:
+    asked = [command for command in commands(KEYS, "ncp") if command[0] == "owners"]
+    with embedded_redis(tmp_path) as configuration:
+        for command in asked:
+            ncp(*command, "--redis-url", str(configuration.redis_url), cwd=tmp_path)
+        listed = ncp("owners", "list", "--redis-url", str(configuration.redis_url), cwd=tmp_path)
+    assert [line.split()[0] for line in listed.splitlines()] == ["OWNER", "ann", "bob"]
+    assert "paused" not in listed
 
 
 def test_the_commands_for_retention_run(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ def test_an_admin_sees_every_owner_and_what_they_have_taken(server: Server) -> N
     assert (owners["root"]["admin"], owners["bob"]["admin"], owners["bob"]["has_key"]) == (True, False, True)
     assert owners["bob"]["key_last_used_at"] is not None
     assert "ncp_" not in str(owners)
+    assert (owners["bob"]["sharing"]["weight"], owners["bob"]["sharing"]["paused"]) == (1.0, None)
 
 
 def test_an_admin_can_distinguish_no_limit_from_the_default(server: Server) -> None:

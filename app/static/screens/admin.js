@@ -4,7 +4,7 @@ import { poll } from "../api/connection.js";
 import { getJson, pages, send } from "../api/request.js";
 import { confirm } from "../components/dialog.js";
 import { card, facts, h, redraw, replace } from "../components/element.js";
-import { bytes, count, nameOf, number, seconds, when, whole } from "../components/format.js";
+import { bytes, count, nameOf, number, percent, seconds, when, whole } from "../components/format.js";
 import { LIVE } from "../components/job-actions.js";
 import { stateMark } from "../components/job-heading.js";
 
@@ -109,7 +109,7 @@ export async function show({ main, signal }) {
 }
 
 function ownerTable(everybody, open) {
-  const columns = ["Owner", "Key", "Queued", "Running", "Ended", "Stored", "Computing time", "Last call"];
+  const columns = ["Owner", "Key", "Queued", "Running", "Ended", "Stored", "Computing time", "Share", "Last call"];
   return h(
     "table",
     {},
@@ -119,7 +119,7 @@ function ownerTable(everybody, open) {
       h(
         "tr",
         {},
-        columns.map((text, place) => h("th", { scope: "col", class: place > 1 && place < 7 ? "number" : "" }, text)),
+        columns.map((text, place) => h("th", { scope: "col", class: place > 1 && place < 8 ? "number" : "" }, text)),
       ),
     ),
     h(
@@ -145,11 +145,20 @@ function ownerTable(everybody, open) {
             one.limits.stored_bytes ? h("small", {}, ` of ${bytes(one.limits.stored_bytes)}`) : null,
           ),
           h("td", { class: "number" }, seconds(one.computing_seconds)),
+          h("td", { class: "number" }, ...sharing(one.sharing)),
           h("td", {}, when(one.key_last_used_at)),
         ),
       ),
     ),
   );
+}
+
+/** The share of the recent computing time, and below it what the operator has set. */
+function sharing(found) {
+  if (!found) return ["–"];
+  const weight = found.weight === 1 ? null : h("small", {}, ` weight ${number(found.weight)}`);
+  const account = h("small", {}, ` account ${seconds(found.account_seconds)}`);
+  return [percent(found.share, 0), account, weight, found.paused && h("small", { class: "bad" }, " paused")];
 }
 
 function jobTable(items, onchange) {

@@ -181,7 +181,7 @@ function jobFacts(job, series, checkpoint) {
       ];
   const zero = result ? mean(result.sparsity.relative_per_mode) : checkpoint?.sparsity;
   return [
-    job.state === "queued" && ["Place in the queue", job.queue_position ?? "–", "1 is next"],
+    job.state === "queued" && ["Place in the queue", job.queue_position ?? "–", job.paused?.message ?? "1 is next"],
     job.state === "running" && ["Phase", PHASES[job.phase] ?? job.phase, job.preparing && preparation(job.preparing)],
     [
       "Iteration",

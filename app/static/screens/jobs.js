@@ -79,6 +79,7 @@ export async function show({ main, query, signal }) {
         {},
         stateMark(job.state),
         job.state === "queued" && job.queue_position ? h("small", {}, ` ${job.queue_position}.`) : null,
+        job.paused && h("small", {}, ` ${job.paused.message}`),
       ),
       h("td", {}, settings.method),
       h(
