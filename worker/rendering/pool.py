@@ -71,7 +71,7 @@ class Renderers:
             configuration.render_queue_per_owner,
             configuration.render_seconds,
         )
-        self._shared: dict[tuple[str, str | None], _Shared] = {}
+        self._shared: dict[tuple[str, str], _Shared] = {}
         self._template: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._origin = f"{FORMAT} {version('sparse-ncp')} {version('matplotlib')} {_boot()}"
@@ -105,10 +105,10 @@ class Renderers:
         ConnectionAbortedError
             If the client is gone.
         """
-        found, digest = await to_thread.run_sync(self._look, asked)
+        found, digest, moment = await to_thread.run_sync(self._look, asked)
         if found is not None:
             return found
-        name = (repr(asked), digest)
+        name = (repr(asked), digest or moment)
         shared = self._shared.get(name)
         if shared is None:
             shared = self._shared[name] = _Shared(asyncio.create_task(self._make(asked, digest)))
@@ -142,21 +142,21 @@ class Renderers:
         if self._template is not None:
             await to_thread.run_sync(stop, self._template, STOP_SECONDS)
 
-    def _look(self, asked: Rendering) -> tuple[OpenFile | None, str | None]:
-        """Return the answer if it is stored or takes little, and the name under which it is kept."""
+    def _look(self, asked: Rendering) -> tuple[OpenFile | None, str | None, str]:
+        """Return the answer if it is stored or takes little, the name under which it is kept, and its moment."""
         look = asked.look(self._operations)
         if look.ready is not None:
-            return look.ready, None
+            return look.ready, None, look.moment
         if look.is_light:
             with suppress(FactorsNeeded):
                 made = asked.make(self._operations)
                 if isinstance(made, Rendered):
                     made = unnamed_file(made.content)._replace(iteration=made.iteration)
-                return made, None
+                return made, None, look.moment
         if look.inputs is None or not self._configuration.render_cache_bytes:
-            return None, None
+            return None, None, look.moment
         digest = sha256(f"{self._origin} {asked!r} {look.inputs}".encode()).hexdigest()
-        return self._operations.store.rendered.find(asked.id, digest), digest
+        return self._operations.store.rendered.find(asked.id, digest), digest, look.moment
 
     async def _make(self, asked: Rendering, digest: str | None) -> OpenFile:
         async with self.places.place(asked.owner):
@@ -215,7 +215,7 @@ class Renderers:
             )
         return self._control
 
-    def _forget(self, name: tuple[str, str | None], task: "asyncio.Task[OpenFile]") -> None:
+    def _forget(self, name: tuple[str, str], task: "asyncio.Task[OpenFile]") -> None:
         if name in self._shared and self._shared[name].task is task:
             del self._shared[name]
         if not task.cancelled():

@@ -60,11 +60,14 @@ class Look(NamedTuple):
         Changes with whatever the answer is made from. None if that is unknown, or the answer is not worth keeping.
     is_light : bool
         Whether the answer takes so little work that any process may do it at once.
+    moment : str
+        Changes with the record. Of an answer that is not kept, clients share one that is made for the same moment.
     """
 
     ready: OpenFile | None = None
     inputs: str | None = None
     is_light: bool = False
+    moment: str = ""
 
 
 class Rendering(Protocol):

@@ -23,7 +23,7 @@ class StudyRecord:
 
     def look(self, operations: Operations) -> Look:
         study = operations.records.studies.get(self.owner, self.id)
-        return Look(None, _inputs(study), study.kind != "compare" or study.runs.total <= LIGHT_RUNS)
+        return _look(study, is_light=study.kind != "compare" or study.runs.total <= LIGHT_RUNS)
 
     def make(self, operations: Operations) -> Rendered:
         study = operations.studies.get(self.owner, self.id)
@@ -41,7 +41,7 @@ class StudyTableFile:
 
     def look(self, operations: Operations) -> Look:
         study = operations.records.studies.get(self.owner, self.id)
-        return Look(None, _inputs(study), study.runs.total <= LIGHT_RUNS)
+        return _look(study, is_light=study.runs.total <= LIGHT_RUNS)
 
     def make(self, operations: Operations) -> Rendered:
         table = operations.studies.tables.table(operations.records.studies.get(self.owner, self.id), self.mode)
@@ -61,7 +61,7 @@ class StudyPlot:
     mode: int | None
 
     def look(self, operations: Operations) -> Look:
-        return Look(inputs=_inputs(operations.records.studies.get(self.owner, self.id)))
+        return _look(operations.records.studies.get(self.owner, self.id), is_light=False)
 
     def make(self, operations: Operations) -> Rendered:
         from sparse_ncp.solvers.studies import plots  # a template process loads matplotlib once
@@ -71,6 +71,7 @@ class StudyPlot:
         return Rendered(plots.render(figure, self.format))
 
 
-def _inputs(study: Study) -> str | None:
-    """Return the end of a study, after which nothing of it changes."""
-    return f"{study.state} {study.finished_at}" if study.state in TERMINAL else None
+def _look(study: Study, is_light: bool) -> Look:
+    """Return a look with the end of a study, after which nothing of it changes."""
+    ended = f"{study.state} {study.finished_at}" if study.state in TERMINAL else None
+    return Look(inputs=ended, is_light=is_light, moment=f"{study.state} {study.runs} {study.progress}")
