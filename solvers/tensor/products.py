@@ -15,8 +15,8 @@ Float64: TypeAlias = NDArray[np.float64]
 LINE = 64
 # Largest number of entries of a Khatri-Rao product that is kept whole although parts of it would do.
 HELD = 1 << 23
-# glibc keeps freed arrays for later ones once a large one was freed. Without that, a sweep gets the memory of its partial
-# results from the system, page by page. The array is never touched, so it takes no memory.
+# glibc keeps freed arrays for later ones once a large one was freed. Without that, a sweep gets the memory of its
+# partial results from the system, page by page. The array is never touched, so it takes no memory.
 np.empty(1 << 23, np.uint8)
 
 
