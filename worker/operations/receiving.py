@@ -7,7 +7,9 @@ from contextvars import copy_context
 from functools import partial
 from typing import Protocol
 
+from ncp_client.formats import START_BYTES
 from sparse_ncp.worker.operations.reservations import RENEWAL_SECONDS, Reservation
+from sparse_ncp.worker.store.npy_validation import check_start
 from sparse_ncp.worker.store.tensors import Upload
 
 # Bytes per write: a change of thread per network packet would cost more than the write.
@@ -32,6 +34,8 @@ async def write_upload(source: ByteSource, upload: Upload, reservation: Reservat
     """
 
     def write(content: memoryview) -> None:
+        if not upload.nbytes:
+            check_start(bytes(content[:START_BYTES]))
         reservation.reserve(upload.nbytes + len(content), upload.nbytes)
         upload.write(content)
 

@@ -1,5 +1,6 @@
 """Validation of an uploaded `.npy` file: its header, then one pass over a memory map; it is never loaded."""
 
+import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
-from ncp_client.formats import UnreadableFile, Variable, check_tensor, join_blocks, map_array, npy
+from ncp_client.formats import UnreadableFile, Variable, check_tensor, find_format, join_blocks, map_array, npy
 from sparse_ncp.solvers.runtime import Scan, Threads, contiguous_runs, scan, single_threaded_blas
 from sparse_ncp.worker.errors import BadTensor
 
@@ -55,6 +56,16 @@ def load_array(file: BinaryIO) -> NDArray[Any]:
     array = join_blocks(npy.blocks(file, header), header)
     array.flags.writeable = False
     return array
+
+
+def check_start(start: bytes) -> None:
+    """Raise BadTensor if a file that begins like this is of no known format, before more of it is received."""
+    if len(start) < len(npy.MAGIC):
+        return
+    try:
+        find_format(io.BytesIO(start))
+    except UnreadableFile as error:
+        raise BadTensor("file", error.problem, error.remedy) from error
 
 
 def read_header(file: BinaryIO) -> Variable:

@@ -18,15 +18,25 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
 
     No byte beyond the body is received, so the next request waits in the kernel. The transport is paused between two
     calls of `read_into`, which is the back-pressure. The rest of the body of a refused request is received and
-    discarded, within the connection's limits: some clients read the refusal only after they have sent everything.
+    discarded, as far as the connection allows: some clients read the refusal only after they have sent everything.
     """
 
-    def __init__(self, connection: HttpToolsProtocol, length: int, count: Callable[[int], None]) -> None:
-        """Take over the body of the request whose headers were just parsed; `count` is called with bytes received."""
+    def __init__(
+        self,
+        connection: HttpToolsProtocol,
+        length: int,
+        count: Callable[[int], None],
+        discard: Callable[[int], None],
+    ) -> None:
+        """Take over the body of the request whose headers were just parsed.
+
+        `count` is called with the number of bytes received, and `discard` with that of bytes after a refusal.
+        """
         self._connection = connection
         self._cycle = connection.cycle
         self._left = length
         self._count = count
+        self._discard = discard
         self._parsed: memoryview | None = None  # the rest of the first piece, which uvicorn received
         self._unfilled = NO_BYTES
         self._filled = 0
@@ -75,6 +85,8 @@ class BufferedBody(Body, asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._count(nbytes)
+        if self._cycle.response_complete:
+            self._discard(nbytes)
         self._left -= nbytes
         self._filled += nbytes
         self._unfilled = self._unfilled[nbytes:]

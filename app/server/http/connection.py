@@ -23,6 +23,11 @@ LARGE_BODY = 1 << 20
 log = logging.getLogger("ncp.connection")
 
 
+# Of the body of a refused request, so many bytes are received and discarded: some clients read the refusal only after
+# they have sent everything, and a connection that is kept saves the next request a new one.
+DISCARDED_BYTES = 4 << 20
+
+
 class Connection(HttpToolsProtocol):
     """uvicorn's protocol with a timer, which runs while the server waits for the client to send or read."""
 
@@ -38,6 +43,7 @@ class Connection(HttpToolsProtocol):
         self._framing_bytes = 0  # since the last piece of a body: headers, lengths of chunks, trailers
         self._moved = 0
         self._unsent = 0
+        self._discarded = 0  # of the body of a refused request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -86,22 +92,31 @@ class Connection(HttpToolsProtocol):
             self._refuse(431, "header-too-large", f"The header is over {HEADER_BYTES} bytes.", "send a shorter one")
 
     def on_headers_complete(self) -> None:
-        self._in_header, self._in_body, self._framing_bytes = False, True, 0
+        self._in_header, self._in_body, self._framing_bytes, self._discarded = False, True, 0, 0
         self._start_timer()
         self._unset_keepalive_if_required()
         super().on_headers_complete()
         length = dict(self.headers).get(b"content-length", b"").strip()
         if length.isdigit() and int(length) >= LARGE_BODY:
-            self.scope["extensions"] = {EXTENSION: {"body": BufferedBody(self, int(length), self.count_body)}}
+            body = BufferedBody(self, int(length), self.count_body, self.count_discarded)
+            self.scope["extensions"] = {EXTENSION: {"body": body}}
 
     def count_body(self, nbytes: int) -> None:
         """Count bytes that did not pass through `data_received`."""
         self._moved += nbytes
         self._unset_keepalive_if_required()
 
+    def count_discarded(self, nbytes: int) -> None:
+        """Count bytes that follow a refusal. Close the connection after a few MB: the client had time to read it."""
+        self._discarded += nbytes
+        if self._discarded > DISCARDED_BYTES:
+            self.transport.close()
+
     def on_body(self, body: bytes) -> None:
         """Pass a large piece on without the two copies that uvicorn would make."""
         self._framing_bytes = 0
+        if self.cycle.response_complete:
+            self.count_discarded(len(body))
         if len(body) >= LARGE_PIECE and not self.cycle.body and not self.cycle.response_complete:
             self.cycle.body, body = body, b""  # type: ignore[assignment]
         elif isinstance(self.cycle.body, bytes):  # to which the next would be added by copying all

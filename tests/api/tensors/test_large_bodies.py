@@ -7,6 +7,7 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 
 import httpx
@@ -172,7 +173,7 @@ def _written(configuration: Configuration) -> int:
 def test_a_refusal_in_the_middle_arrives_and_the_connection_is_used_again(
     configuration: Configuration, running: Api, caller: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    content = tensor_of(16 * CHUNK)
+    content = tensor_of(6 * CHUNK)
     with connected(running) as connection, connection.makefile("rb") as answers:
         with monkeypatch.context() as patched:
             patched.setattr(Upload, "write", _fill_the_disk)
@@ -187,6 +188,25 @@ def _fill_the_disk(upload: Upload, chunk: memoryview) -> None:
     upload._writer.write(chunk)
     if upload.nbytes > 4 * CHUNK:
         raise StoreFull(28, "the disk has no room left")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_is_no_tensor_is_refused_at_its_start_and_the_connection_closed_soon(
+    chunked: bool, running: Api, configuration: Configuration
+) -> None:
+    """The first bytes show that it is no tensor, so a few of its 300 MB are received."""
+    piece, sent = b"%PDF-1.7" + bytes(CHUNK - 8), 0
+    length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: 300000000"
+    with connected(running) as connection:
+        connection.sendall(b"POST /v1/tensors HTTP/1.1\r\nHost: localhost\r\n" + length + b"\r\n\r\n")
+        with suppress(OSError):
+            while sent < 300_000_000:
+                connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
+                sent += len(piece)
+                piece = bytes(CHUNK)
+        assert sent < 32 << 20
+        assert b" 422 " in connection.recv(1 << 16)
+    wait_until_nothing_is_left(configuration)
 
 
 def test_a_client_waits_while_the_disk_does(
