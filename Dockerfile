@@ -1,5 +1,5 @@
 # One image for every part: `ncp api`, `ncp worker`, or `ncp serve` for all of it.
-FROM python:3.11-slim-bookworm AS build
+FROM python:3.11.13-slim-bookworm AS build
 WORKDIR /src
 # What is installed is pinned with its digest: x86-64 only. For another processor write it anew there: make hashes.
 COPY image-requirements.txt ./
@@ -13,7 +13,7 @@ COPY src src
 # pip compiles to bytecode as it installs, so no start pays for it.
 RUN /opt/ncp/bin/pip install --no-cache-dir --compile --no-deps --no-build-isolation ./ncp_client .
 
-FROM python:3.11-slim-bookworm
+FROM python:3.11.13-slim-bookworm
 # HALS and others compile with numba on first use; the cache must be writable for the user that runs them.
 ENV PATH=/opt/ncp/bin:$PATH \
     PYTHONUNBUFFERED=1 \

@@ -403,6 +403,7 @@ def test_the_compose_files_redis_keeps_every_record() -> None:
 
 def test_the_compose_file_sets_only_settings_that_are_there() -> None:
     names = {name for part in compose()["services"].values() for name in part.get("environment", {})}
+    names = {name for name in names if name.startswith("NCP_")}
     names |= set(re.findall(r"(NCP_[A-Z_]+)=", (ROOT / "Dockerfile").read_text()))
     assert {name.removeprefix("NCP_").lower() for name in names} <= Configuration.model_fields.keys()
 
@@ -419,6 +420,25 @@ def test_the_compose_file_publishes_on_loopback_only() -> None:
     ports = [port for part in compose()["services"].values() for port in part.get("ports", [])]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_every_part_is_confined_and_bounded_and_redis_asks_for_a_password() -> None:
+    services = compose()["services"]
+    for part in services.values():
+        assert part["cap_drop"] == ["ALL"]
+        assert "no-new-privileges:true" in part["security_opt"]
+        assert part["read_only"] is True
+        assert part["mem_limit"]
+        assert part["pids_limit"]
+    assert services["redis"]["command"][-2] == "--requirepass"
+    assert all("${REDIS_PASSWORD:?" in services[name]["environment"]["NCP_REDIS_URL"] for name in ("api", "worker"))
+    assert "cap_add" not in services["api"]
+
+
+def test_images_are_named_by_their_exact_version() -> None:
+    images = re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    images.append(compose()["services"]["redis"]["image"])
+    assert all(re.search(r":[0-9]+[.][0-9]+[.][0-9]+-", image) for image in images)
 
 
 def test_the_image_runs_as_a_plain_user_and_reports_its_health() -> None:
