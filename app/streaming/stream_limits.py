@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 from sparse_ncp.app.errors.exceptions import TooManyStreams
 
-# Streams that send in one round of the event loop: about a millisecond, after which other requests have their turn.
-BURST = 16
+# Streams that send in one round of the event loop: half a millisecond, after which other requests have their turn.
+BURST = 8
 # Between two rounds, while streams wait to send, so that threads of other requests get to run.
-PAUSE_SECONDS = 0.001
+PAUSE_SECONDS = 0.002
 
 
 class StreamLimits:
