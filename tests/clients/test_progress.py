@@ -126,3 +126,19 @@ def test_a_watcher_gets_the_preparation_and_every_iteration_once(monkeypatch: py
     assert [found.iteration for found in rows] == [1]
     assert heard == [Preparation("check", 0.5)] * 2
     assert (job.state, job.preparation) == ("succeeded", None)
+
+
+def test_a_watcher_gets_the_message_of_a_job_that_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    paused = {"iteration": 7, "since": "2026-11-19T10:00:00Z", "reason": "others", "done": 0.37}
+    paused["message"] = "gives way to other users, 37 % done"
+    record = {"id": "x", "state": "running", "progress": None, "paused": None}
+    stream = [
+        Event("7-1", "state", {"state": "queued", "attempt": 0, "paused": paused}),
+        Event("7-2", "state", {"state": "running", "attempt": 1}),
+        Event("7-3", "end", {**record, "state": "succeeded"}),
+    ]
+    monkeypatch.setattr("ncp_client.job.follow_events", lambda *_: iter(stream))
+    job, seen = Job(cast(Connection, None), record), list[tuple[str, str]]()
+    assert list(job.watch(on_pause=lambda message: seen.append((job.state, message)))) == []
+    assert seen == [("queued", "gives way to other users, 37 % done")]
+    assert job.record["paused"] is None

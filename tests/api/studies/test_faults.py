@@ -185,3 +185,30 @@ def test_the_job_of_a_second_owner_starts_next(lab: Lab, running: "Popen[bytes]"
     jumped = [run for run in runs if run.started_at and done.created_at < run.started_at < done.started_at]
     assert jumped == []
     assert lab.ended(study).runs.succeeded < 1080
+
+
+def test_the_runs_of_a_study_and_a_choice_give_way_and_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    """Each time another owner's job ends long before them, though there is only one worker."""
+    with embedded_redis(tmp_path, turn_seconds=0.5, checkpoint_seconds=600.0) as configuration:
+        lab = Lab(Backend(configuration))
+        other = put(lab.records, lab.backend.store, SMALL, "bob")
+        with worker(configuration):
+            compared = lab.submit(
+                kind="compare", ranks=[8], methods=["apg"], repeats=2, stop={"max_iterations": 2000, "tolerance": 0}
+            )
+            choice = lab.submit(SMALL, kind="choose", rank=4, seeds=2, seed=1)
+            wake_worker(configuration)
+            lab.reached(compared, 0)
+            quick = []
+            for _ in range(2):
+                quick.append(queue_job(lab.records, "bob", request(other, stop={"max_iterations": 3}))[0])
+                wake_worker(configuration)
+                wait_for(lambda: lab.records.jobs.get("bob", quick[-1].id).state == "succeeded", what="bob's job")
+            assert lab.now(choice).state != "succeeded"
+            assert lab.ended(compared).state == lab.ended(choice).state == "succeeded"
+        lab.all_once(compared)
+        *_, last = choose(SMALL, ChoiceSettings(rank=4, seeds=2, seed=1), threads=1)
+        assert last.outcome is not None
+        assert lab.now(choice).advice == last.outcome.advice
+        assert lab.records.stats.queue().counts["paused"] >= 1
+        assert all(run.attempt == 1 for run in lab.runs(compared) + lab.runs(choice))
