@@ -381,6 +381,18 @@ def test_the_commands_for_retention_run(tmp_path: Path) -> None:
         ncp(*(str(tmp_path) if word == "/var/lib/ncp" else word for word in command), cwd=tmp_path)
 
 
+def test_every_test_that_the_page_of_promises_names_is_there() -> None:
+    named = set(re.findall(r"`([a-z_/]*test_[a-z_]+[.]py)`", (ROOT / "docs/explanation/reliability.md").read_text()))
+    assert len(named) > 20
+    places = (
+        ROOT,
+        ROOT / "tests" / "faults",
+        ROOT / "tests" / "faults" / "machine",
+        ROOT / "tests" / "api" / "results",
+    )
+    assert [name for name in sorted(named) if not any((place / name).is_file() for place in places)] == []
+
+
 # Deployment
 
 
