@@ -50,6 +50,9 @@ class Configuration(BaseSettings):
     max_stored_bytes: int | None = Field(
         None, ge=1, description="bytes that an owner may store, tensors and results together; if not set, unlimited"
     )
+    max_label_bytes: int = Field(
+        64 << 20, ge=0, description="bytes of labels of an owner's tensors and jobs, kept in Redis; 0 means no limit"
+    )
     max_live_jobs: int = Field(
         10_000, ge=0, description="jobs that an owner may have queued or running; 0 means no limit"
     )

@@ -509,6 +509,7 @@ class Usage(FrozenModel):
     jobs: JobCounts
     live_studies: int = Field(0, description="studies queued or running; each counts as one live job")
     live_jobs: int = Field(0, description="queued and running jobs as `limits.live_jobs` counts them")
+    label_bytes: int = Field(0, description="labels of tensors, jobs and studies; equal ones count once")
     live_runs: int = Field(0, description="runs left in queued and running studies")
     computing_seconds: float = Field(description="total of all jobs, including deleted ones")
 

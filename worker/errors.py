@@ -109,6 +109,15 @@ class QuotaReached(Exception):
         super().__init__(f"{stores}{', with what your jobs have reserved' if results else ''}{tensor}{found}{runs}")
 
 
+class TooManyLabels(Exception):
+    """The labels of an owner's tensors and jobs are more bytes than the owner may have."""
+
+    def __init__(self, limit: int, held: int, more: int) -> None:
+        super().__init__(
+            f"the labels of your tensors and jobs have {held} of the {limit} bytes that you may have; these have {more}"
+        )
+
+
 class HistoryTooLarge(Exception):
     """The history of a running job has passed the quota of its owner."""
 

@@ -16,6 +16,9 @@ class Limits(FrozenModel):
 
     tensor_bytes: int | None = Field(None, ge=1, description="largest upload, in bytes")
     stored_bytes: int | None = Field(None, ge=1, description="bytes stored, tensors and results together")
+    label_bytes: int | None = Field(
+        None, ge=1, description="bytes of labels of tensors and jobs; equal ones count once"
+    )
     live_jobs: int | None = Field(None, ge=1, description="jobs that may be queued or running at the same time")
     study_runs: int | None = Field(None, ge=1, description="runs of a study; a study counts as one live job")
     live_runs: int | None = Field(None, ge=1, description="runs left in queued and running studies together")

@@ -26,6 +26,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="of the key, and owner
 Admin = Annotated[bool, typer.Option("--admin", help="may see all owners and queues, and cancel any job")]
 TensorBytes = Annotated[str | None, _limit("tensor_bytes")]
 StoredBytes = Annotated[str | None, _limit("stored_bytes")]
+LabelBytes = Annotated[str | None, _limit("label_bytes")]
 LiveJobs = Annotated[str | None, _limit("live_jobs")]
 StudyRuns = Annotated[str | None, _limit("study_runs")]
 LiveRuns = Annotated[str | None, _limit("live_runs")]
@@ -40,6 +41,7 @@ def create(
     admin: Admin = False,
     tensor_bytes: TensorBytes = None,
     stored_bytes: StoredBytes = None,
+    label_bytes: LabelBytes = None,
     live_jobs: LiveJobs = None,
     study_runs: StudyRuns = None,
     live_runs: LiveRuns = None,
@@ -53,6 +55,7 @@ def create(
         UNLIMITED,
         tensor_bytes=tensor_bytes,
         stored_bytes=stored_bytes,
+        label_bytes=label_bytes,
         live_jobs=live_jobs,
         study_runs=study_runs,
         live_runs=live_runs,
@@ -88,6 +91,7 @@ def limit(
     name: Name,
     tensor_bytes: TensorBytes = None,
     stored_bytes: StoredBytes = None,
+    label_bytes: LabelBytes = None,
     live_jobs: LiveJobs = None,
     study_runs: StudyRuns = None,
     live_runs: LiveRuns = None,
@@ -102,6 +106,7 @@ def limit(
             keys.named(name).limits,
             tensor_bytes=tensor_bytes,
             stored_bytes=stored_bytes,
+            label_bytes=label_bytes,
             live_jobs=live_jobs,
             study_runs=study_runs,
             live_runs=live_runs,

@@ -85,6 +85,9 @@ PROBLEM_TYPES: Mapping[type[Exception], ProblemType] = {
         "close one, or ask for what is recorded so far with follow=false, as often as you need it",
     ),
     errors.TooManyJobs: ProblemType(429, "too-many-jobs", "wait until one has ended, or cancel one"),
+    errors.TooManyLabels: ProblemType(
+        409, "quota-reached", "shorten the labels, or delete tensors and jobs that have others"
+    ),
     errors.TooManyRuns: ProblemType(
         429, "too-many-runs", "wait until runs have ended, cancel a study, or ask for fewer runs"
     ),

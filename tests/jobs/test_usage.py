@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.contract import JobCounts, JobError, TensorRecord
-from sparse_ncp.worker.errors import QuotaReached, StoreFull, TooManyJobs
+from sparse_ncp.worker.contract import Axis, JobCounts, JobError, TensorRecord
+from sparse_ncp.worker.errors import QuotaReached, StoreFull, TooManyJobs, TooManyLabels
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.operations.reservations import Reservation
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
@@ -128,6 +128,31 @@ def test_results_count_until_they_are_deleted(
     assert usage.stored_bytes == usage.result_bytes + tensor.nbytes
     records.jobs.delete("local", job.id)
     assert records.stats.usage("local").result_bytes == 0
+
+
+def test_labels_are_bounded_and_count_as_long_as_a_tensor_or_job_has_them(
+    records: ExecutionRecords, store: LocalStore, jobs: JobOperations, tensor: TensorRecord
+) -> None:
+    def label(record: TensorRecord, name: str) -> int:
+        axes = tuple(Axis(name=name * 100, unit=None, values=[*range(length)]) for length in record.shape)
+        records.tensors.set_axes("local", record.id, axes, limits)
+        return records.stats.usage("local").label_bytes
+
+    limits, other = Limits(label_bytes=1100), put(records, store, random_tensor(4, 5, 6))
+    once = label(tensor, "x")
+    assert 300 < once < 550
+    assert label(other, "x") == once
+    job, _ = queue_job(records, "local", request(tensor))
+    assert label(tensor, "y") == label(other, "y") == 2 * once  # the job has the former ones
+    with pytest.raises(TooManyLabels, match=f"{2 * once} of the 1100 bytes"):
+        label(other, "z")
+    records.jobs.cancel("local", job.id)
+    jobs.delete("local", job.id)
+    assert records.stats.usage("local").label_bytes == once
+    assert label(other, "z") == 2 * once
+    for id in (tensor.id, other.id):
+        records.tensors.delete("local", id)
+    assert records.stats.usage("local").label_bytes == 0
 
 
 def test_a_job_without_a_time_limit_gets_the_ceiling(records: ExecutionRecords, tensor: TensorRecord) -> None:

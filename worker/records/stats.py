@@ -98,6 +98,7 @@ def _usage(owner: str, found: OwnerStats, seconds: dict[str, float]) -> Usage:
         jobs=JobCounts(queued=found.queued, running=len(found.running), **ended),
         live_studies=found.live_studies,
         live_jobs=found.live_jobs,
+        label_bytes=int(counts.get("label_bytes", 0)),
         live_runs=found.live_runs,
         computing_seconds=float(counts.get("seconds", 0)) + sum(seconds.get(id, 0.0) for id in found.running),
     )

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 
 from sparse_ncp.worker.contract import Axes, Axis, Page, TensorRecord
-from sparse_ncp.worker.errors import InUse, NotFound, QuotaReached, WritesRefused
+from sparse_ncp.worker.errors import InUse, NotFound, QuotaReached, TooManyLabels, WritesRefused
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
@@ -57,14 +57,18 @@ class TensorRecords:
         return record.model_copy(update={"axes": self._axes(keys.tensor(id))})
 
     def set_axes(self, owner: str, id: str, axes: Axes, limits: Limits = UNLIMITED) -> None:
-        """Replace the labels of a tensor; raise QuotaReached if they exceed the quota."""
+        """Replace the labels of a tensor; raise QuotaReached or TooManyLabels if they exceed a limit."""
         text, limit = json.dumps([axis.model_dump() for axis in axes]), limits.stored_bytes
         digest = hashlib.sha256(text.encode()).hexdigest()
-        outcome, *stored = self._redis.script("tensors/label", owner, id, digest, text, "" if limit is None else limit)
+        outcome, *stored = self._redis.script(
+            "tensors/label", owner, id, digest, text, limit or "", limits.label_bytes or ""
+        )
         if outcome == "missing":
             raise NotFound("tensor", id)
         if outcome == "full" and limit is not None:
             raise QuotaReached(limit, stored[0])
+        if outcome == "crowded" and limits.label_bytes is not None:
+            raise TooManyLabels(limits.label_bytes, stored[0], len(text))
 
     def axes_of_job(self, id: str) -> Axes | None:
         """Return the labels that the tensor had when the job was submitted."""

@@ -248,18 +248,28 @@ local function names_of(kind, owner) return key('names', kind .. ':' .. owner) e
 -- Remember a deleted record, so that a later cleanup finds its files if their removal is interrupted.
 local function discard(kind, id) redis.call('ZADD', DISCARDED, now(), kind .. ':' .. id) end
 
--- Labels are stored under their digest, as long as the record of a tensor or job refers to them.
+-- Labels are stored under their digest, as long as the record of a tensor, job or study refers to them. Each counts once for
+-- an owner, however many of the owner's records do.
 local function unlabel(record)
   local digest = redis.call('HGET', record, 'axes')
   if not digest then return end
   redis.call('HDEL', record, 'axes')
   redis.call('SREM', key('labelled', digest), record)
+  local owner = redis.call('HGET', record, 'owner')
+  if redis.call('HEXISTS', key('labels', owner), digest) == 1 and redis.call('HINCRBY', key('labels', owner), digest, -1) <= 0 then
+    redis.call('HDEL', key('labels', owner), digest)
+    add_usage(owner, 'label_bytes', 0 - redis.call('STRLEN', key('axes', digest)))
+  end
   if redis.call('SCARD', key('labelled', digest)) == 0 then redis.call('DEL', key('axes', digest)) end
 end
 
 local function label(record, digest)
+  local owner = redis.call('HGET', record, 'owner')
   redis.call('HSET', record, 'axes', digest)
   redis.call('SADD', key('labelled', digest), record)
+  if redis.call('HINCRBY', key('labels', owner), digest, 1) == 1 then
+    add_usage(owner, 'label_bytes', redis.call('STRLEN', key('axes', digest)))
+  end
 end
 
 -- Return the inputs of a job as names and values of its record: their ids, and the digests of the tensors.

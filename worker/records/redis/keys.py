@@ -131,6 +131,11 @@ def labelled(digest: str) -> str:
     return f"{PREFIX}labelled:{digest}"
 
 
+def labels(owner: str) -> str:
+    """Number of an owner's records that have each labels, by digest."""
+    return f"{PREFIX}labels:{owner}"
+
+
 def names(kind: str, owner: str) -> str:
     """Names of an owner's jobs or tensors by id, in the form used for searching."""
     return f"{PREFIX}names:{kind}:{owner}"
