@@ -17,7 +17,7 @@ function diagnostics = ncp_diagnostics(job, varargin)
 %     diagnostics = ncp_diagnostics(job);
 %     diagnostics.samples.outliers
 %
-%   See also NCP_SUBMIT, NCP_FACTORS.
+%   See also NCP_SUBMIT, NCP_FACTORS, NCP_COMPARISON.
   server = ncp_options(varargin);
   if isstruct(job)
     job = job.id;

@@ -10,7 +10,8 @@ function study = ncp_study(tensor, kind, varargin)
 %     'compare'      compares ranks, methods and weights
 %     'stability'    says how sure the components of the job with the id 'job_id' are
 %     'choose'       chooses the number of components, at most R
-%     Name, Value    any other field of a study, such as 'sparsities', 'repeats' or 'seeds'
+%     Name, Value    any other field of a study, such as 'sparsities', 'repeats' or 'seeds'; [] is null, as in
+%                    'penalty', [] for the own penalty of each method
 %     'url', 'key'   address of the server and API key; see NCP
 %
 %   Outputs
@@ -38,7 +39,7 @@ function study = ncp_study(tensor, kind, varargin)
     exclude = fields.exclude;
     fields = rmfield(fields, 'exclude');
   end
-  json = ncp_exclusion(jsonencode(fields), exclude);
+  json = ncp_exclusion(jsonencode(ncp_nulls(fields)), exclude);
   study = ncp_request(server, 'POST', '/v1/studies', struct('json', json, 'idempotency_key', ncp_once()));
 end
 

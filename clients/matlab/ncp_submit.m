@@ -9,7 +9,7 @@ function job = ncp_submit(tensor, varargin)
 %     tensor         record or id of a tensor
 %     'rank'         number of components allowed
 %     Name, Value    any other field of a job; 'stop' is a struct, 'initial' a job or its id, and 'exclude' a cell array
-%                    with the indices (from 0) or labels of each mode, such as {[2 5], [], 'blank'}
+%                    with the indices (from 0) or labels of each mode, such as {[2 5], [], 'blank'}; [] is null
 %     'url', 'key'   address of the server and API key; see NCP
 %
 %   Outputs
@@ -35,6 +35,6 @@ function job = ncp_submit(tensor, varargin)
     exclude = fields.exclude;
     fields = rmfield(fields, 'exclude');
   end
-  json = ncp_exclusion(jsonencode(fields), exclude);
+  json = ncp_exclusion(jsonencode(ncp_nulls(fields)), exclude);
   job = ncp_request(server, 'POST', '/v1/jobs', struct('json', json, 'idempotency_key', ncp_once()));
 end

@@ -69,6 +69,7 @@ ncp_upload <- function(x, name = NULL, axes = NULL, url = NULL, key = NULL) {
 #' job <- ncp_submit(tensor, rank = 6, method = "hals", stop = list(max_iterations = 500))
 ncp_submit <- function(tensor, rank, ..., url = NULL, key = NULL) {
   fields <- c(list(tensor_id = .ncp_id(tensor), rank = rank), list(...))
+  if (is.null(fields$method)) fields$method <- NULL  # not given
   if (is.null(fields$method) && is.null(fields$preset)) fields$preset <- "recommended"
   if (!is.null(fields$initial)) fields$initial <- list(job_id = .ncp_id(fields$initial))
   if (!is.null(fields$exclude)) fields$exclude <- lapply(fields$exclude, as.list)  # also a single value becomes a list
@@ -81,6 +82,7 @@ ncp_submit <- function(tensor, rank, ..., url = NULL, key = NULL) {
 #' @param kind "compare" to compare ranks, methods and weights, "choose" to choose the number of components,
 #'   or "stability" to say how sure the components of the job `job_id` are.
 #' @param ... Any field of a study: `ranks`, `methods`, `betas` or `sparsities` and `repeats`, or `rank` and `seeds`.
+#'   NULL is null, as in `penalty = NULL` for the own penalty of each method.
 #' @return Record of the study.
 #' @examples
 #' study <- ncp_study(tensor, "compare", ranks = 2:4, methods = "anls-bpp", repeats = 2)
@@ -238,6 +240,19 @@ ncp_diagnostics <- function(job, url = NULL, key = NULL) {
   .ncp_json(.ncp_perform(.ncp_request(paste0(.ncp_path("/v1/jobs", .ncp_id(job)), "/diagnostics"), url, key)))
 }
 
+#' Compare the models of two jobs side by side, such as before and after samples were left out
+#'
+#' @inheritParams ncp_watch
+#' @param other Record or id of the other job.
+#' @return A list: matched `components` with their congruence and weights, the errors and core consistencies of both, and
+#'   in `left_out` the scores of indices that only one job has fitted.
+#' @examples
+#' ncp_comparison(after, before)$components[[1]]$congruence
+ncp_comparison <- function(job, other, url = NULL, key = NULL) {
+  request <- .ncp_request(paste0(.ncp_path("/v1/jobs", .ncp_id(job)), "/comparison"), url, key)
+  .ncp_json(.ncp_perform(httr2::req_url_query(request, other = .ncp_id(other))))
+}
+
 #' Stop a job
 #'
 #' @inheritParams ncp_watch
@@ -321,7 +336,7 @@ ncp_read_npy <- function(path) {
 .ncp_queue <- function(path, fields, url, key) {
   once <- paste0(basename(tempfile("r")), format(Sys.time(), "%s%OS6"), Sys.getpid())
   request <- httr2::req_headers(.ncp_request(path, url, key), "Idempotency-Key" = once)
-  .ncp_json(.ncp_perform(.ncp_body(request, fields[!vapply(fields, is.null, NA)])))
+  .ncp_json(.ncp_perform(.ncp_body(request, fields)))
 }
 
 .ncp_path <- function(collection, id) paste0(collection, "/", utils::URLencode(id, reserved = TRUE))

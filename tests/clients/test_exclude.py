@@ -69,6 +69,11 @@ def test_r_excludes_and_reads_diagnostics(
     found <- ncp_diagnostics(job)
     stopifnot(identical(job$result$excluded, list("1" = 3L, "2" = c(0L, 5L))))
     stopifnot(length(found$modes[[1]]$residual) == 9, found$samples$mode == 1)
+    whole <- ncp_watch(ncp_submit(job$tensor_id, 2))
+    beside <- ncp_comparison(job, whole$id)
+    stopifnot(identical(beside, ncp_comparison(job$id, whole)), beside$other_id == whole$id)
+    stopifnot(beside$other_relative_error == whole$result$relative_error, length(beside$components) == 2)
+    stopifnot(vapply(beside$left_out, function(one) one$index, 0L) == c(3, 0, 5))
     cat(dim(ncp_factors(job)[[1]]))
     """
     assert r(script, tmp_path) == "9 2"
@@ -83,6 +88,11 @@ def test_octave_excludes_and_reads_diagnostics(
     job = ncp_watch(ncp_submit('{tensor.id}', 'rank', 2, 'exclude', {{3, [0 5]}}));
     found = ncp_diagnostics(job);
     assert(numel(found.modes(1).residual) == 9);
+    whole = ncp_watch(ncp_submit('{tensor.id}', 'rank', 2));
+    beside = ncp_comparison(job, whole.id);
+    assert(isequal(beside, ncp_comparison(job.id, whole)) && strcmp(beside.other_id, whole.id));
+    assert(beside.other_relative_error == whole.result.relative_error && numel(beside.components) == 2);
+    assert(isequal([beside.left_out.index], [3 0 5]));
     printf('%s', job.id);
     """
     job = lab.job(octave(script, tmp_path).strip())

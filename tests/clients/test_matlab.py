@@ -103,6 +103,8 @@ def test_a_study_is_asked_for_with_lists_of_one_too(tmp_path: Path) -> None:
     assert(any(strfind(said{end}, 'ended with a warning')));
     assert(~isempty(strfind(evalc('ncp_advice(choice)'), choice.advice.reason)));
     assert(size(ncp_factors(choice.job_id){1}, 1) == 9);
+    own = ncp_study(t, 'compare', 'ranks', 2, 'methods', {'hals', 'anls-bpp'}, 'repeats', 1, 'penalty', []);
+    assert(isempty(own.request.penalty) && ~isfield(study.request, 'penalty'));
     """
     octave(PLANTED + script, tmp_path)
 

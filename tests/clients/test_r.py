@@ -93,6 +93,8 @@ def test_a_study_is_asked_for_with_lists_of_one_too(tmp_path: Path) -> None:
     stopifnot(any(grepl("ended with a warning", unlist(study$table$notes))))
     stopifnot(startsWith(ncp_advice(study)[[1]], "Rank 2"), identical(ncp_advice(choice), choice$advice$reason))
     stopifnot(nzchar(choice$advice$reason), nrow(ncp_factors(choice$job_id)[[1]]) == 9)
+    own <- ncp_study(tensor, "compare", ranks = 2, methods = c("hals", "anls-bpp"), repeats = 1, penalty = NULL)
+    stopifnot("penalty" %in% names(own$request), is.null(own$request$penalty))
     """
     r(PLANTED + script, tmp_path)
 
