@@ -160,13 +160,13 @@ def _outlier_advice(samples: SampleDiagnostics, settings: Settings, name: Name) 
 def _unobserved_advice(diagnostics: Diagnostics, unobserved: UnobservedDiagnostics, settings: Settings) -> str:
     share = diagnostics.components[unobserved.component - 1].unobserved
     if settings.sparsity is None:
-        cure = f"give a small sparsity, such as {SMALL_SPARSITY}, instead of beta"
-        if settings.penalises_squared:
-            cure = f"give penalty 'l1' and {cure[5:]}"
+        beta = settings.beta if isinstance(settings.beta, tuple) else (settings.beta,)
+        cure = f"a small sparsity, such as {SMALL_SPARSITY}{', instead of beta' if any(beta) else ''}"
+        cure = f"give penalty 'l1' and {cure}" if settings.penalises_squared else f"give {cure}"
     else:
         cure = f"raise sparsity{'' if settings.sparsity == 'auto' else f' above {settings.sparsity:g}'}"
     return (
         f"component {unobserved.component} is not determined by the readings: where entries are missing, the model "
-        f"reaches {unobserved.ratio:.3g} times the largest reading, and {100 * share:.2g} % of the square of this "
+        f"reaches {unobserved.ratio:.3g} times the largest reading, and {100 * share:.3g} % of the square of this "
         f"component lie there; {cure}, or fewer components"
     )

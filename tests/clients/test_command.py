@@ -25,6 +25,7 @@ from ncp_client import Client
 from ncp_client.cli.main import main
 from ncp_client.cli.names import CLIENT_COMMANDS, plugin_commands
 from ncp_client.fields import JobFields, StopFields, job_body
+from tests.solvers.real_data.patterns import UNIDENTIFIED, banded
 from tests.support.api import Api, npy, planted
 from tests.support.stack import ROOT, wait_for
 
@@ -389,3 +390,16 @@ def test_a_short_command_costs_little_more_than_the_import_of_its_libraries() ->
 
     command, libraries = ("-m", "ncp_client.cli.main", "jobs"), ("-c", "import httpx, typer")
     assert any(seconds(*command) < 1.6 * seconds(*libraries) for _ in range(10))
+
+
+def test_show_says_where_a_model_is_large_without_readings(ncp: Any, lab: Client) -> None:
+    result = lab.decompose(banded(), rank=3, preset="recommended", **UNIDENTIFIED)
+    [warning] = [text for text in result.warnings if "not determined by the readings" in text]
+    assert "; give a small sparsity, such as 0.002, or fewer components" in warning
+    assert result.diagnostics is not None
+    unobserved = result.diagnostics["unobserved"]
+    assert f"component {unobserved['component']} is not determined" in warning
+    said = ncp("show", result.job["id"])
+    assert warning in said
+    found = f"reaches {unobserved['ratio']:.3g} times the largest reading, in component {unobserved['component']}\n"
+    assert found in said

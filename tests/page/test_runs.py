@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
+from tests.solvers.real_data.patterns import UNIDENTIFIED, banded
 from tests.support.api import finished, planted, read_factors, submit, upload
 from tests.support.browser import Visitor, spectra
 from tests.support.languages import octave, r
@@ -130,6 +131,20 @@ def test_a_point_of_the_diagnostics_opens_data_model_and_residual(visitor: Visit
         "([chart, first]) => document.querySelector(chart).data[0].y[0] === first",
         arg=[residuals, reported["leverage"][0]],
     )
+
+
+def test_a_model_that_is_large_where_nothing_was_read_is_marked(visitor: Visitor, lab: httpx.Client) -> None:
+    asked = {"preset": "recommended", "method": "anls-bpp", **UNIDENTIFIED}
+    job = finished(lab, submit(lab, upload(lab, banded())["id"], **asked)["id"])
+    [warning] = [text for text in job["result"]["warnings"] if "not determined by the readings" in text]
+    page = visitor.go(f"/jobs/{job['id']}")
+    expect(page.locator(".note.warning", has_text=warning)).to_be_visible()
+    found = lab.get(f"/v1/jobs/{job['id']}/diagnostics").json()
+    page = visitor.go(f"/jobs/{job['id']}/components")
+    note = page.locator(".note.warning", has_text="Where entries are missing")
+    expect(note).to_contain_text(f"in component {found['unobserved']['component']}.")
+    shares = [f"{place}: {100 * one['unobserved']:.1f} %" for place, one in enumerate(found["components"], 1)]
+    expect(note).to_contain_text(" · ".join(shares))
 
 
 def test_the_form_has_every_field_of_the_schema_with_its_advice(visitor: Visitor, lab: httpx.Client) -> None:

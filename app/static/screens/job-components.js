@@ -19,6 +19,7 @@ import { beforeAndAfter, outliersCard } from "../components/outliers.js";
 
 const LOOK_AGAIN = 4000;
 const OVERLAP = 0.9; // congruence above which two components may be one
+const EXTRAPOLATED = 3; // model over missing entries, in largest readings, from which a result has a warning
 
 export async function show({ main, parameters: { id }, query, signal }) {
   let job = await getJson(`v1/jobs/${encodeURIComponent(id)}`, { signal });
@@ -334,7 +335,7 @@ function showDiagnostics(place, diagnostics, { path, shape, axes, signal, tensor
 }
 
 function reliabilityCard(diagnostics) {
-  const { core_consistency: core, core_consistency_reason: reason, congruence, components } = diagnostics;
+  const { core_consistency: core, core_consistency_reason: reason, congruence, components, unobserved } = diagnostics;
   const pairs = congruence
     .flatMap((row, first) =>
       row
@@ -381,5 +382,13 @@ function reliabilityCard(diagnostics) {
       { class: "soft" },
       `Shares: ${components.map(({ share }, index) => `${index + 1}: ${percent(share)}`).join(" · ")}`,
     ),
+    unobserved &&
+      h(
+        "p",
+        { class: unobserved.ratio > EXTRAPOLATED ? "note warning" : "soft" },
+        `Where entries are missing, the model reaches ${number(unobserved.ratio)} times the largest reading, in `,
+        `component ${unobserved.component}. Share of each component there: `,
+        components.map((one, index) => `${index + 1}: ${percent(one.unobserved)}`).join(" · "),
+      ),
   );
 }

@@ -1,6 +1,7 @@
 """Patterns of missing entries, and tensors that have them."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -94,3 +95,22 @@ def mttkrp(X: Array, factors: Sequence[Array], mode: int) -> Float64:
     terms = ",".join(f"{letters[other]}z" for other in others)
     exact = [factors[other].astype(np.float64) for other in others]
     return np.asarray(np.einsum(f"{letters},{terms}->{letters[mode]}z", X.astype(np.float64), *exact, optimize=True))
+
+
+# Settings with which a fit of `banded` with three components is large inside of its band.
+UNIDENTIFIED: dict[str, Any] = {"missing": "nan", "seed": 2, "regrow": False, "starts": 1}
+
+
+def peaks(centres: list[float], width: float, length: int) -> Any:
+    places = np.arange(length)[:, None]
+    return np.exp(-0.5 * ((places - np.array(centres)) / width) ** 2)
+
+
+def banded() -> Any:
+    """Two components, of which the second peaks inside of a band that was not read."""
+    random = np.random.default_rng(0)
+    truth = [random.random((10, 2)) + 0.2, peaks([8.0, 24.0], 2.5, 40), peaks([6.0, 18.0], 2.5, 30)]
+    X = model(truth) + 0.01 * random.random((10, 40, 30))
+    emission, excitation = np.meshgrid(np.arange(40), np.arange(30), indexing="ij")
+    X[:, np.abs(emission - excitation - 6) < 5] = np.nan
+    return X

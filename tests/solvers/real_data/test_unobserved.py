@@ -1,5 +1,6 @@
 """A model that is large only where nothing was read is reported, with a cure that works."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,46 +10,28 @@ import pytest
 from sparse_ncp.solvers import Diagnostics, Result, Settings, diagnose, solve
 from sparse_ncp.solvers.bcd.warnings import EXTRAPOLATED
 from tests.solvers.problems import Layout, start
-from tests.solvers.real_data.patterns import model
+from tests.solvers.real_data.patterns import UNIDENTIFIED, banded, model
 
 LAYOUTS: dict[str, Layout] = {"C": np.ascontiguousarray, "Fortran": np.asfortranarray}
 
 
-def peaks(centres: list[float], width: float, length: int) -> Any:
-    places = np.arange(length)[:, None]
-    return np.exp(-0.5 * ((places - np.array(centres)) / width) ** 2)
-
-
-def banded() -> Any:
-    """Two components, of which the second peaks inside of a band that was not read."""
-    random = np.random.default_rng(0)
-    truth = [random.random((10, 2)) + 0.2, peaks([8.0, 24.0], 2.5, 40), peaks([6.0, 18.0], 2.5, 30)]
-    X = model(truth) + 0.01 * random.random((10, 40, 30))
-    emission, excitation = np.meshgrid(np.arange(40), np.arange(30), indexing="ij")
-    X[:, np.abs(emission - excitation - 6) < 5] = np.nan
-    return X
-
-
-def fit(X: Any, rank: int = 3, **fields: Any) -> Result:
-    return solve(X, Settings.recommended(rank, missing="nan", **fields))
+def fit(X: Any, rank: int = 3, mask: Any = None, **fields: Any) -> Result:
+    return solve(X, Settings.recommended(rank, **fields), mask=mask)
 
 
 def warned(result: Result) -> list[str]:
     return [warning for warning in result.warnings if "not determined by the readings" in warning]
 
 
-def unidentified() -> Result:
-    """The first seed whose fit is large inside of the band."""
-    X = banded()
-    for seed in range(20):
-        result = fit(X, seed=seed, regrow=False, starts=1)
-        if warned(result):
-            return result
-    raise AssertionError("no seed gave an unidentified fit")
+def found_share(result: Result) -> float:
+    assert result.diagnostics is not None
+    assert result.diagnostics.unobserved is not None
+    return result.diagnostics.components[result.diagnostics.unobserved.component - 1].unobserved
 
 
 def test_a_fit_that_the_readings_do_not_determine_is_reported_and_cured() -> None:
-    X, result = banded(), unidentified()
+    X = banded()
+    result = fit(X, **UNIDENTIFIED)
     assert result.relative_error < 0.05  # it looks perfect
     assert result.diagnostics is not None
     found = result.diagnostics.unobserved
@@ -59,10 +42,37 @@ def test_a_fit_that_the_readings_do_not_determine_is_reported_and_cured() -> Non
     assert found.missing == hidden.size
     [warning] = warned(result)
     assert f"component {found.component} is not determined" in warning
-    assert "sparsity, such as 0.002" in warning
-    cured = fit(X, seed=result.settings.seed, regrow=False, starts=1, sparsity=0.002)
+    assert f"{100 * found_share(result):.3g} % of the square" in warning
+    assert "; give a small sparsity, such as 0.002, or fewer components" in warning
+    cured = fit(X, sparsity=0.002, **UNIDENTIFIED)
     assert not warned(cured)
     assert cured.relative_error <= result.relative_error
+
+
+FORMS: dict[str, Callable[[Any], Result]] = {
+    "float32": lambda X: fit(X.astype(np.float32), **UNIDENTIFIED),
+    "mask": lambda X: fit(np.nan_to_num(X), mask=~np.isnan(X), **UNIDENTIFIED),
+    "masked array": lambda X: fit(np.ma.masked_array(np.nan_to_num(X), np.isnan(X)), **UNIDENTIFIED),
+    "zeros": lambda X: fit(np.nan_to_num(X), zeros="missing", **UNIDENTIFIED),
+    "excluded sample": lambda X: fit(X, exclude={1: [0]}, **UNIDENTIFIED),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_it_is_reported_in_whatever_form_the_entries_are_missing(form: str) -> None:
+    result = FORMS[form](banded())
+    [warning] = warned(result)
+    assert result.diagnostics is not None
+    assert result.diagnostics.unobserved is not None
+    assert result.diagnostics.unobserved.missing == result.missing
+    assert f"component {result.diagnostics.unobserved.component} is not determined" in warning
+
+
+def test_the_cure_replaces_the_penalty_that_was_given() -> None:
+    [squared] = warned(fit(banded(), penalty="l1_squared", **UNIDENTIFIED))
+    assert "; give penalty 'l1' and a small sparsity, such as 0.002, or fewer" in squared
+    [weighed] = warned(fit(banded(), beta=1e-9, **UNIDENTIFIED))
+    assert "; give a small sparsity, such as 0.002, instead of beta, or fewer" in weighed
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -78,7 +88,7 @@ def test_the_figures_are_those_of_the_whole_model(shape: tuple[int, ...], layout
     peak = np.where(missing, whole, 0).argmax()
     forms = [diagnose(holes, factors), diagnose(X, factors, mask=~missing)]
     forms += [diagnose(np.load(tmp_path / "x.npy", mmap_mode="r"), factors)]
-    forms += [diagnose(np.ma.masked_array(X, missing), factors, threads=2)]
+    forms += [diagnose(np.ma.masked_array(X, missing), factors, threads=2), diagnose(holes.astype(np.float32), factors)]
     for found in forms:
         assert isinstance(found, Diagnostics)
         assert found.unobserved is not None
