@@ -9,12 +9,12 @@ from functools import partial
 from pydantic import TypeAdapter
 
 from sparse_ncp.solvers import History, InvalidInput, Settings, State
-from sparse_ncp.solvers.runtime import given_weights
+from sparse_ncp.solvers.runtime import Exclusion, given_weights
 from sparse_ncp.solvers.studies.advice import Advice
 from sparse_ncp.solvers.studies.choice import choose
 from sparse_ncp.solvers.studies.settings import ChoiceSettings, ComparisonSettings
 from sparse_ncp.solvers.studies.state import Choice, ChoiceState
-from sparse_ncp.solvers.studies.validation import checks, fitted_part, run_check
+from sparse_ncp.solvers.studies.validation import check_validation, checks, fitted_part, observed_entries, run_check
 from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.execution.attempt import Attempt, Ended
 from sparse_ncp.worker.study_contract import ChoiceFound
@@ -152,8 +152,11 @@ class ValidationAttempt(StudyAttempt):
             ComparisonSettings.model_validate_json(str(self._claim.study_request)),
             list(self._claim.validation_results),
         )
-        tensor, mask = fitted_part(self._inputs.open_tensor(), self._claim.settings, self._inputs.mask())
-        common, threads = self._claim.settings, self._configuration.threads_per_job
+        common, threads, whole = self._claim.settings, self._configuration.threads_per_job, self._inputs.open_tensor()
+        tensor, mask = fitted_part(whole, common, self._inputs.mask())
+        # The server searches neither large tensors nor hidden holes that no worker has found yet.
+        observed, exclusion = observed_entries(tensor, mask), Exclusion.of(common.exclude, whole.shape)
+        check_validation(grid.validation, tensor.shape, observed, exclusion)
         start_seconds = time.monotonic() - self._started
         for check in checks(grid.validation, grid.ranks)[len(found) :]:
             if self._heartbeat.cancel_requested:

@@ -12,6 +12,7 @@ import pytest
 
 from sparse_ncp.solvers import Settings, solve
 from sparse_ncp.solvers.metrics import factor_match_score, psnr
+from sparse_ncp.worker.operations import study_admission
 from tests.support.api import Sent, finished, planted, read_factors, refused, submit, upload
 from tests.support.studies import GRID, ended_study, get_study, patient, runs_of, study_events, submit_study
 
@@ -212,6 +213,24 @@ def test_runs_that_fail_are_counted_and_the_others_stand(client_with_worker: htt
     assert study["state"] == "failed"
     assert study["error"]["kind"] == "input"
     assert [(row["runs"], row["failures"], row["objective"]) for row in study["table"]["rows"]] == [(3, 3, None)] * 4
+
+
+def test_halves_that_a_large_tensor_does_not_have_are_named_and_the_table_stands(
+    client_with_worker: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensors above a size are not searched before the runs."""
+    monkeypatch.setattr(study_admission, "MOST_SEARCHED", 0)
+    lab, tensor = patient(client_with_worker), np.array(TENSOR)
+    tensor[::2, 4] = np.nan
+    fields = {**GRID, "missing": "nan", "exclude": {"2": [1]}, "validate": {"split_half": {"mode": 1, "parts": 2}}}
+    study = ended_study(lab, submit_study(lab, upload(lab, tensor)["id"], **fields)["id"])
+    assert study["state"] == "succeeded"
+    assert [row["failures"] for row in study["table"]["rows"]] == [0] * 4
+    error = study["error"]
+    assert error["kind"] == "input"
+    assert error["message"] == "validate.split_half: has halves in which index 4 of mode 2 has no observed entry"
+    assert 'validate.split_half {"mode": 2, "parts": 2}' in error["remedy"]
+    assert 'exclude={"2": [1, 4]}' in error["remedy"]
 
 
 def test_a_deleted_study_takes_its_runs_along(client_with_worker: httpx.Client, other_client: httpx.Client) -> None:
