@@ -217,6 +217,9 @@ def print_study(study: Study) -> None:
         print(f"\n{recommendation['title']}")
         for sentence in recommendation["sentences"]:
             print(f"- {_escape(sentence)}")
+    failed = study.record["error"]
+    if failed is not None and study.state == "succeeded":
+        print(f"\nthe validation failed: {_escape(failed['message'])} ({_escape(failed['remedy'])})")
 
 
 def _any_warned(table: dict[str, Any]) -> bool:

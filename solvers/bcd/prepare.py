@@ -250,7 +250,7 @@ def _negative_notes(X: TensorLike) -> list[str]:
     if entries < MANY_NEGATIVE and square < LARGE_NEGATIVE:
         return []
     return [
-        f"{100 * entries:.2g} % of the entries are negative, with {100 * square:.2g} % of the sum of squares, which a "
+        f"{100 * entries:.3g} % of the entries are negative, with {100 * square:.3g} % of the sum of squares, which a "
         "nonnegative model cannot follow: look whether the tensor was centred, log-scaled or corrected for a baseline"
     ]
 

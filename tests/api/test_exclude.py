@@ -86,6 +86,8 @@ def test_all_indices_without_a_reading_are_named_at_submission(client: httpx.Cli
     masked = {"mask": {"tensor_id": upload(client, mask)["id"]}, "missing": "nan", "exclude": {"1": [2, 6]}}
     wrong = refused_fields(client, id, **masked)["tensor_id"]
     assert wrong["remedy"].endswith('exclude={"1": [2, 6, 5], "2": [3]}')
+    pasted = json.loads(wrong["remedy"].partition("exclude=")[2])
+    assert submit(client, id, **{**masked, "exclude": pasted})["settings"]["exclude"] == pasted
 
 
 def test_indices_are_not_proposed_to_be_left_out_where_too_few_would_remain(client: httpx.Client) -> None:

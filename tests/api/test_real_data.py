@@ -71,6 +71,13 @@ def test_many_negative_entries_raise_the_question_of_a_transformation(client: ht
     assert '"keep"' in wrong["negative"]["remedy"]
 
 
+def test_nearly_all_entries_are_described_without_an_exponent(client: httpx.Client) -> None:
+    X = np.full((10, 10, 4), np.nan)
+    X[0, 0, 0] = 1
+    wrong = refused_fields(client, upload(client, X)["id"])
+    assert wrong["missing"]["problem"].startswith("399 of 400 entries (100 %) are NaN")
+
+
 def test_everything_about_the_entries_is_one_answer(client: httpx.Client) -> None:
     X = with_gaps(6, 5, 4)
     X[0, 0, 0] = -1

@@ -332,7 +332,7 @@ def _entry_problems(record: TensorRecord, size: int, settings: Settings) -> Iter
 
 def _describe_count(count: int, size: int) -> str:
     """Describe a number of entries and their share, as in "12 of 1,000 entries (1.2 %) are"."""
-    return f"{count:,} of {size:,} entries ({100 * count / size:.2g} %) {'is' if count == 1 else 'are'}"
+    return f"{count:,} of {size:,} entries ({float(f'{100 * count / size:.2g}'):g} %) {'is' if count == 1 else 'are'}"
 
 
 def _fixed_problems(

@@ -40,6 +40,20 @@ def test_a_tensor_without_a_positive_entry_has_nothing_to_decompose() -> None:
         solve(-np.abs(X), kept(method="hals"))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("negative", "said"), [(0, None), (400, None), (800, "40 %"), (1996, "99.8 %")])
+def test_many_negative_entries_are_noted_in_the_result(negative: int, said: str | None, dtype: Any) -> None:
+    random = np.random.default_rng(0)
+    signed = np.arange(1.0, 2001.0) / 1000
+    signed[:negative] *= -1e-3
+    tensor = random.permutation(np.append(signed, np.full(400, np.nan))).reshape(24, 10, 10)
+    settings = kept(method="hals", rank=1, iterations=2, missing="nan")
+    result = solve(tensor.astype(dtype), settings)
+    noted = [warning for warning in result.warnings if "of the entries are negative" in warning]
+    assert len(noted) == (said is not None)
+    assert all(warning.startswith(f"{said} of the entries") for warning in noted)
+
+
 @against_advice
 @pytest.mark.parametrize("fields", [{}, {"beta": 0.3}, {"beta": 0.3, "rescale": True}, {"init": "nndsvd"}])
 @pytest.mark.parametrize("method", SIGNED)
