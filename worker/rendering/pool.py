@@ -203,7 +203,7 @@ class Renderers:
             self._template.wait()
         self._control, theirs = socket.socketpair()
         # -P: a file of the same name in the current folder is not ours to run.
-        command = [sys.executable, "-P", "-m", "sparse_ncp.worker.rendering.template"]
+        command = [sys.executable, "-P", "-m", "sparse_ncp.worker.rendering.renderer"]
         with theirs:
             # No function runs between fork and exec, which would stop all clients while memory is marked for copying.
             self._template = subprocess.Popen(
