@@ -1,4 +1,4 @@
-"""The pool of renderers of one API process: places, equal requests answered once, and the template process."""
+"""The pool of renderers of one API process: a fair queue, equal requests answered once, and the template process."""
 
 import asyncio
 import logging
@@ -22,8 +22,8 @@ from sparse_ncp.worker.errors import RenderingRefused, RenderingTooLong
 from sparse_ncp.worker.logs import log_context
 from sparse_ncp.worker.operations.study_tables import FactorsNeeded
 from sparse_ncp.worker.processes import stop
+from sparse_ncp.worker.rendering.fair_queue import FairQueue
 from sparse_ncp.worker.rendering.messages import LARGEST_MESSAGE, Done, Task, decode, encode, unnamed_file
-from sparse_ncp.worker.rendering.places import Places
 from sparse_ncp.worker.rendering.request import Operations, Rendered, Rendering
 from sparse_ncp.worker.store.blobs import OpenFile
 
@@ -65,7 +65,7 @@ class Renderers:
     def __init__(self, configuration: Configuration, operations: Operations) -> None:
         self._configuration = configuration
         self._operations = operations
-        self.places = Places(
+        self.queue = FairQueue(
             configuration.renderers,
             configuration.render_queue,
             configuration.render_queue_per_owner,
@@ -159,13 +159,13 @@ class Renderers:
         return self._operations.store.rendered.find(asked.id, digest), digest, look.moment
 
     async def _make(self, asked: Rendering, digest: str | None) -> OpenFile:
-        async with self.places.place(asked.owner):
+        async with self.queue.place(asked.owner):
             for _ in range(TRIES):
                 try:
                     return await self._send(asked, digest)
                 except _Killed as error:
                     log.warning("%r: %s", asked, error)
-            raise RenderingRefused("the process that makes this was killed", self.places.expected_wait())
+            raise RenderingRefused("the process that makes this was killed", self.queue.expected_wait())
 
     async def _send(self, asked: Rendering, digest: str | None) -> OpenFile:
         """Send a request to a new renderer and wait for its answer; it ends if this is cancelled."""

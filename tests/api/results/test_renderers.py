@@ -14,7 +14,7 @@ import pytest
 
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.errors import RenderingRefused
-from sparse_ncp.worker.rendering.places import Places
+from sparse_ncp.worker.rendering.fair_queue import FairQueue
 from tests.support.api import OWNER, Api, finished, http_client, planted, refused, running_api, submit, upload
 from tests.support.processes import frozen
 from tests.support.stack import wait_for
@@ -95,12 +95,12 @@ def test_a_request_beyond_the_queue_is_refused_and_another_owner_is_not(api_with
     ):
         path = f"/v1/jobs/{job_id}/plots/components?format="
         assert lab.get(f"{path}svg").status_code == 200
-        places = api.app.state.renderers.places
+        queue = api.app.state.renderers.queue
         with frozen([template(api)]):
             waiting = [pool.submit(lab.get, f"{path}png")]
-            wait_for(lambda: places.taken == 1, 10, "the first to be made")
+            wait_for(lambda: queue.taken == 1, 10, "the first to be made")
             waiting.append(pool.submit(lab.get, f"{path}pdf"))
-            wait_for(lambda: places.waiting == 1, 10, "the second to wait")
+            wait_for(lambda: queue.waiting == 1, 10, "the second to wait")
             refusal = lab.get(f"{path}svg")
             assert "waiting" in refused(refusal, 503, "busy")["detail"]
             assert int(refusal.headers["retry-after"]) >= 1
@@ -117,8 +117,8 @@ def test_work_ends_when_its_client_is_gone(api_with_worker: Api, job_id: str) ->
         with frozen([template(api)]):
             with socket.create_connection((address.hostname, address.port)) as client:
                 client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n{OWNER}: {LAB}\r\n\r\n".encode())
-                wait_for(lambda: renderers.places.taken == 1, 10, "the plot to be made")
-            wait_for(lambda: renderers.places.taken == 0, 10, "the place to be free again")
+                wait_for(lambda: renderers.queue.taken == 1, 10, "the plot to be made")
+            wait_for(lambda: renderers.queue.taken == 0, 10, "the place to be free again")
             assert renderers.waiting_clients == 0
         assert lab.get(path).status_code == 200
 
@@ -137,19 +137,19 @@ def test_what_takes_too_long_or_too_much_memory_is_refused_with_its_reason(api_w
 def test_owners_who_wait_take_turns_and_leave_a_place_for_others() -> None:
     served = list[str]()
 
-    async def work(places: Places, owner: str, goes_on: asyncio.Event) -> None:
-        async with places.place(owner):
+    async def work(queue: FairQueue, owner: str, goes_on: asyncio.Event) -> None:
+        async with queue.place(owner):
             served.append(owner)
             await goes_on.wait()
 
     async def run() -> None:
-        places, goes_on = Places(2, queue=20, queue_per_owner=5, wait_seconds=60), asyncio.Event()
-        greedy = [asyncio.create_task(work(places, "greedy", goes_on)) for _ in range(6)]
+        queue, goes_on = FairQueue(2, queue=20, queue_per_owner=5, wait_seconds=60), asyncio.Event()
+        greedy = [asyncio.create_task(work(queue, "greedy", goes_on)) for _ in range(6)]
         await asyncio.sleep(0)
-        assert (places.taken, places.waiting) == (1, 5)
+        assert (queue.taken, queue.waiting) == (1, 5)
         with pytest.raises(RenderingRefused):
-            await work(places, "greedy", goes_on)
-        modest = [asyncio.create_task(work(places, "modest", goes_on)) for _ in range(2)]
+            await work(queue, "greedy", goes_on)
+        modest = [asyncio.create_task(work(queue, "modest", goes_on)) for _ in range(2)]
         await asyncio.sleep(0)
         assert served == ["greedy", "modest"], "the second place is not for the owner of the first"
         greedy[-1].cancel()
@@ -157,6 +157,6 @@ def test_owners_who_wait_take_turns_and_leave_a_place_for_others() -> None:
         await asyncio.gather(*greedy, *modest, return_exceptions=True)
         assert served[2:4] in (["greedy", "modest"], ["modest", "greedy"])
         assert len(served) == 7
-        assert (places.taken, places.waiting) == (0, 0)
+        assert (queue.taken, queue.waiting) == (0, 0)
 
     asyncio.run(run())

@@ -169,7 +169,7 @@ def test_while_summaries_are_computed_everybody_else_is_served(api: Api) -> None
                 pool.submit(httpx.get, f"{api.address}{path}", headers=lab.headers, timeout=60) for _ in range(60)
             ]
             wait_for(lambda: renderers.waiting_clients == 60, 20, "all to wait")
-            assert renderers.places.taken == 1, "the same is computed more than once"
+            assert renderers.queue.taken == 1, "the same is computed more than once"
             assert lab.get("/v1/jobs").status_code == 200
             assert upload(lab, planted(3, 2))["id"]
         assert len({answer.result().content for answer in waiting}) == 1

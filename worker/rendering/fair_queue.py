@@ -1,4 +1,4 @@
-"""Places for work of many owners: a few at once, in turn between the owners who wait, with bounded queues."""
+"""A fair queue: a few requests run at once, waiting owners take turns, and the number that may wait is bounded."""
 
 import asyncio
 import math
@@ -9,21 +9,21 @@ from contextlib import asynccontextmanager
 
 from sparse_ncp.worker.errors import RenderingRefused
 
-# Bounds of the time after which a refused client is asked to come again.
+# Bounds of Retry-After, in seconds.
 SHORTEST_WAIT, LONGEST_WAIT = 1, 60
 # Weight of the last duration in the running mean.
 LAST = 0.2
 
 
-class Places:
-    """A number of places, of which one owner has all but one at most, if there are several.
+class FairQueue:
+    """Run a few requests at once. If that is more than one, an owner gets at most all but one of the places.
 
     Parameters
     ----------
     count : int
-        Places in all.
+        Requests that run at once.
     queue, queue_per_owner : int
-        How many may wait, in all and of one owner.
+        Requests that may wait, of all owners and of one owner.
     wait_seconds : float
         Longest wait for a place.
     """
@@ -45,17 +45,17 @@ class Places:
 
     @property
     def waiting(self) -> int:
-        """The number of those who wait."""
+        """The number of requests that wait."""
         return sum(map(len, self._waiting.values()))
 
     @asynccontextmanager
     async def place(self, owner: str) -> AsyncIterator[None]:
-        """Wait for a place, and have it while the context lasts.
+        """Wait for a place, and keep it until the context ends.
 
         Raises
         ------
         RenderingRefused
-            If too many wait already, or no place became free in time.
+            If too many requests wait already, or no place became free in time.
         """
         await self._take(owner)
         started = time.monotonic()
@@ -79,7 +79,7 @@ class Places:
         try:
             await asyncio.wait_for(turn, self._wait_seconds)
         except BaseException as error:
-            if turn.done() and not turn.cancelled():  # its turn came at the same moment
+            if turn.done() and not turn.cancelled():  # it got the place in the meantime
                 self._give_back(owner)
             elif owner in self._waiting and turn in self._waiting[owner]:
                 self._waiting[owner].remove(turn)
@@ -109,6 +109,6 @@ class Places:
                     break
 
     def expected_wait(self, before: int = 0) -> int:
-        """Return the seconds after which a place is probably free, with so many who wait before."""
+        """Return the seconds until a place is probably free, if `before` requests are served first."""
         seconds = math.ceil(self._mean_seconds * (before + 1) / self._count)
         return min(max(seconds, SHORTEST_WAIT), LONGEST_WAIT)
