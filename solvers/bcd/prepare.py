@@ -27,9 +27,9 @@ from sparse_ncp.solvers.diagnostics.stability import check_stability
 from sparse_ncp.solvers.errors import AdviceWarning, InvalidInput
 from sparse_ncp.solvers.settings import Settings, Stop
 from sparse_ncp.solvers.tensor.exclusion import Exclusion, exclude_with
-from sparse_ncp.solvers.tensor.kept import KeptTensor
 from sparse_ncp.solvers.tensor.protocol import Gram, TensorLike
 from sparse_ncp.solvers.tensor.scan import Scan
+from sparse_ncp.solvers.tensor.subtensor import Subtensor
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 from sparse_ncp.solvers.tensor.validation import (
     as_array,
@@ -197,7 +197,7 @@ def _open_tensor(inputs: RunInputs, pool: Threads) -> tuple[TensorLike, tuple[st
     kinds = (settings.missing, settings.negative, settings.rank)
     X: TensorLike = prepare_tensor(array, settings.precision, pool, mask, *kinds, inputs.scan, on_progress, exclusion)
     if exclusion is not None and is_masked:
-        X = KeptTensor(X, exclusion)
+        X = Subtensor(X, exclusion)
     return X, zeros_notes(zeros, settings.zeros)
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from sparse_ncp.solvers import Settings, sweeps
 from sparse_ncp.solvers.tensor.exclusion import Exclusion
-from sparse_ncp.solvers.tensor.kept import KeptTensor
 from sparse_ncp.solvers.tensor.products import Array, Float64
 from sparse_ncp.solvers.tensor.protocol import TensorLike
 from sparse_ncp.solvers.tensor.scaled import ScaledSlices, SliceSums
+from sparse_ncp.solvers.tensor.subtensor import Subtensor
 from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 from sparse_ncp.solvers.tensor.validation import prepare_tensor
 
@@ -88,7 +88,7 @@ def left_out_of_a_larger_one(entries: Float64, pool: Threads, _folder: Path) -> 
     whole[::2, ::3] = np.nan
     whole[np.ix_(*exclusion.kept)] = entries
     mask = exclusion.masked(None)
-    return KeptTensor(prepare_tensor(whole, None, pool, mask, "nan", "keep", RANK, exclusion=exclusion), exclusion)
+    return Subtensor(prepare_tensor(whole, None, pool, mask, "nan", "keep", RANK, exclusion=exclusion), exclusion)
 
 
 # How it is made, from which entries, and the relative accuracy of its products.

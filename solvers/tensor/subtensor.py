@@ -47,7 +47,7 @@ class Embedding:
         return whole[self.exclusion.kept[mode]] if self.exclusion.excluded[mode].size else whole
 
 
-class KeptTensor:
+class Subtensor:
     """The kept part of a `whole` tensor, in which excluded indices are masked."""
 
     def __init__(self, whole: TensorLike, exclusion: Exclusion, embedding: Embedding | None = None) -> None:
@@ -58,7 +58,7 @@ class KeptTensor:
         self.norm, self.positive = whole.norm, whole.positive
         is_complete = whole.observed.count == np.prod(self.shape)
         self.observed: Observed = (
-            CompleteGrams(len(self.shape)) if is_complete else KeptObserved(whole.observed, self._embedding)
+            CompleteGrams(len(self.shape)) if is_complete else ObservedSubtensor(whole.observed, self._embedding)
         )
 
     @property
@@ -101,10 +101,10 @@ class KeptTensor:
 
     def compress(self, rank: int, on_progress: OnProgress, always: bool = False) -> TensorLike | None:
         small = self._whole.compress(rank, on_progress, always)
-        return None if small is None else KeptTensor(small, self._embedding.exclusion, self._embedding)
+        return None if small is None else Subtensor(small, self._embedding.exclusion, self._embedding)
 
 
-class KeptObserved:
+class ObservedSubtensor:
     """Which entries of the kept part are observed, and the Gram matrices over them."""
 
     def __init__(self, whole: Observed, embedding: Embedding) -> None:
