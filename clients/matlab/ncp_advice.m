@@ -9,7 +9,8 @@ function text = ncp_advice(study)
 %     study          record of a study, as NCP_WATCH_STUDY returns it
 %
 %   Outputs
-%     text           lines of the advice as a cell array, in place of printing them; empty without advice
+%     text           lines of the advice as a cell array, in place of printing them, and last what failed; empty
+%                    without either
 %
 %   Example
 %     study = ncp_watch_study(ncp_study(tensor, 'choose', 'rank', 8));
@@ -24,6 +25,9 @@ function text = ncp_advice(study)
     if isfield(study, 'table') && isstruct(study.table) && ~isempty(study.table.notes)
       lines = [lines; cellstr(study.table.notes)];
     end
+  end
+  if isstruct(study.error)
+    lines = [lines; {sprintf('%s (%s)', study.error.message, study.error.remedy)}];
   end
   if nargout > 0
     text = lines;

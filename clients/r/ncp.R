@@ -98,7 +98,7 @@ ncp_study <- function(tensor, kind, ..., url = NULL, key = NULL) {
 #'
 #' @param study Record of a study, as `ncp_watch_study()` returns it.
 #' @return The lines that were printed, invisibly: the reason of a choice, or the recommendation of a
-#'   comparison and the notes on its table.
+#'   comparison and the notes on its table; last, what failed.
 #' @examples
 #' ncp_advice(ncp_watch_study(study))
 ncp_advice <- function(study) {
@@ -106,6 +106,7 @@ ncp_advice <- function(study) {
   if (!is.null(study$advice)) lines <- study$advice$reason
   if (!is.null(study$recommendation)) lines <- c(study$recommendation$title, unlist(study$recommendation$sentences))
   lines <- c(lines, unlist(study$table$notes))
+  if (!is.null(study$error)) lines <- c(lines, sprintf("%s (%s)", study$error$message, study$error$remedy))
   writeLines(lines)
   invisible(lines)
 }

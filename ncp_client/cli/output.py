@@ -91,6 +91,8 @@ def print_diagnostics(found: dict[str, Any]) -> None:
             f"missing entries: the model reaches {unobserved['ratio']:.3g} times the largest reading, "
             f"in component {unobserved['component']}"
         )
+        shares = (f"{number}: {one['unobserved']:.1%}" for number, one in enumerate(found["components"], 1))
+        print(f"share of each component there: {', '.join(shares)}")
     if samples:
         outliers = ", ".join(f"{one['index']} ({one['ratio']:.0f} times the median)" for one in samples["outliers"])
         print(f"outlying indices of mode {samples['mode']}: {outliers or samples['reason'] or 'none'}")

@@ -402,4 +402,5 @@ def test_show_says_where_a_model_is_large_without_readings(ncp: Any, lab: Client
     said = ncp("show", result.job["id"])
     assert warning in said
     found = f"reaches {unobserved['ratio']:.3g} times the largest reading, in component {unobserved['component']}\n"
-    assert found in said
+    shares = [f"{place}: {one['unobserved']:.1%}" for place, one in enumerate(result.diagnostics["components"], 1)]
+    assert f"{found}share of each component there: {', '.join(shares)}\n" in said

@@ -9,7 +9,8 @@ import pytest
 import scipy.io
 
 from ncp_client import Client
-from tests.support.api import Api
+from sparse_ncp.worker.operations import study_admission
+from tests.support.api import Api, planted
 from tests.support.jobs import same_bits
 from tests.support.languages import octave
 from tests.support.machine.proxy import cutting_proxy
@@ -107,6 +108,22 @@ def test_a_study_is_asked_for_with_lists_of_one_too(tmp_path: Path) -> None:
     assert(isempty(own.request.penalty) && ~isfield(study.request, 'penalty'));
     """
     octave(PLANTED + script, tmp_path)
+
+
+def test_the_advice_ends_with_what_failed(lab: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors above a size are not searched before a study runs."""
+    monkeypatch.setattr(study_admission, "MOST_SEARCHED", 0)
+    X = np.array(planted(9, 8, 7))
+    X[::2, 4] = np.nan
+    tensor = lab.upload(X)
+    script = f"""
+    half = struct('split_half', struct('mode', 1, 'parts', 2));
+    study = ncp_watch_study(ncp_study('{tensor.id}', 'choose', 'rank', 2, 'missing', 'nan', 'validate', half));
+    ncp_advice(study);
+    """
+    said = octave(script, tmp_path)
+    assert said.startswith("validate.split_half: has halves in which index 4 of mode 2 has no observed entry (")
+    assert 'exclude={"2": [4]})' in said
 
 
 def test_the_stability_of_a_job_comes_as_matrices(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ncp_client import Client
-from tests.support.api import Api
+from sparse_ncp.worker.operations import study_admission
+from tests.support.api import Api, planted
 from tests.support.jobs import same_bits
 from tests.support.languages import r
 from tests.support.machine.proxy import cutting_proxy
@@ -97,6 +98,21 @@ def test_a_study_is_asked_for_with_lists_of_one_too(tmp_path: Path) -> None:
     stopifnot("penalty" %in% names(own$request), is.null(own$request$penalty))
     """
     r(PLANTED + script, tmp_path)
+
+
+def test_the_advice_ends_with_what_failed(lab: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors above a size are not searched before a study runs."""
+    monkeypatch.setattr(study_admission, "MOST_SEARCHED", 0)
+    X = np.array(planted(9, 8, 7))
+    X[::2, 4] = np.nan
+    tensor = lab.upload(X)
+    script = f"""
+    half <- list(split_half = list(mode = 1, parts = 2))
+    ncp_advice(ncp_watch_study(ncp_study("{tensor.id}", "choose", rank = 2, missing = "nan", validate = half)))
+    """
+    said = r(script, tmp_path)
+    assert said.startswith("validate.split_half: has halves in which index 4 of mode 2 has no observed entry (")
+    assert 'exclude={"2": [4]})' in said
 
 
 def test_the_stability_of_a_job_comes_as_matrices(tmp_path: Path) -> None:

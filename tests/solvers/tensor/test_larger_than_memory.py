@@ -332,3 +332,6 @@ def test_indices_are_left_out_of_a_file_larger_than_memory_without_a_copy(
     assert known.unobserved is not None
     assert found.unobserved.missing == known.unobserved.missing
     assert found.unobserved.ratio == pytest.approx(known.unobserved.ratio, rel=1e-6)
+    shares = [[component.unobserved for component in each.components] for each in (found, known)]
+    np.testing.assert_allclose(shares[0], shares[1], rtol=1e-6)
+    assert found.unobserved.component == known.unobserved.component
