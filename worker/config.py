@@ -1,6 +1,7 @@
 """Settings of the server. No other module reads environment variables."""
 
 import re
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -36,6 +37,11 @@ class Configuration(BaseSettings):
     )
     allowed_hosts: str | None = Field(
         None, description="additional host names, separated by commas, that a server without keys accepts"
+    )
+    trusted_proxies: str | None = Field(
+        None,
+        description="addresses or networks, separated by commas, of proxies whose `X-Forwarded-For` and "
+        "`X-Forwarded-Proto` are believed; if not set, none",
     )
     data: Path = Field(Path("ncp-data"), description="folder for tensors, results and the embedded Redis")
     redis_url: str | None = Field(None, description="address of Redis; if not set, `ncp serve` starts its own")
@@ -235,6 +241,21 @@ class Configuration(BaseSettings):
         if wrong:
             raise ValueError(f"{wrong[0]!r} is not an origin; write https://host or https://host:port")
         return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: str | None) -> str | None:
+        for part in _parts(value):
+            try:
+                ip_network(part)
+            except ValueError as error:
+                remedy = "write an address such as 127.0.0.1, or a network such as 10.1.0.0/16"
+                raise ValueError(f"{part!r} is neither an address nor a network; {remedy}") from error
+        return value
+
+    @property
+    def proxy_networks(self) -> list[str]:
+        return [str(ip_network(part)) for part in _parts(self.trusted_proxies)]
 
     @property
     def allowed_origins(self) -> list[str]:

@@ -16,6 +16,8 @@ from sparse_ncp.app.metrics import HttpMetrics
 from sparse_ncp.app.routes.openapi import error_responses
 
 router = APIRouter(tags=["server"])
+# Headers that show that a request came through a proxy.
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 log = logging.getLogger("ncp.health")
 
 
@@ -118,9 +120,10 @@ def metrics(request: Request) -> Response:
 def may_read(request: Request) -> bool:
     """Return whether the caller may read the metrics.
 
-    No key is needed from this machine, with a `Host` that names it: a proxy on this machine sends another `Host` or
-    the address of its client. All others need an admin's key.
+    No key is needed from this machine, with a `Host` that names it: a proxy on this machine sends another `Host`, or
+    the address of its client, which may be anywhere unless the proxy is trusted. All others need an admin's key.
     """
     identify: Identify = request.app.state.identify
     is_local = request.client is not None and is_loopback(request.client.host)
-    return (is_local and is_known(request.headers.get("host", ""), ())) or identify(request).admin
+    is_direct = not any(header in request.headers for header in FORWARDED)
+    return (is_local and is_direct and is_known(request.headers.get("host", ""), ())) or identify(request).admin

@@ -18,7 +18,7 @@ def test_the_published_configuration_carries_uploads_streams_and_downloads(tmp_p
         missing_tool("nginx is not installed")
     tensor = planted(40, 40, 40)
     with (
-        server(tmp_path, min_free_bytes=0, root_path="/ncp") as running,
+        server(tmp_path, min_free_bytes=0, root_path="/ncp", trusted_proxies="127.0.0.1") as running,
         nginx(tmp_path, running.address) as address,
         http_client(address) as client_with_worker,
     ):

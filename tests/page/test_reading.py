@@ -175,7 +175,7 @@ def test_the_page_works_below_a_path_behind_nginx(browser: Browser, tmp_path: Pa
     if NGINX is None:
         missing_tool("nginx is not installed")
     with (
-        server(tmp_path, min_free_bytes=1, root_path="/ncp") as running,
+        server(tmp_path, min_free_bytes=1, root_path="/ncp", trusted_proxies="127.0.0.1") as running,
         nginx(tmp_path, running.address) as address,
         visit(browser, address) as visitor,
     ):

@@ -27,15 +27,14 @@ def configuration(tmp_path: Path) -> Iterator[Configuration]:
 
 @pytest.fixture
 def behind_a_proxy(configuration: Configuration) -> Iterator[Api]:
-    """All clients have the address of a trusted proxy, as this machine is by default."""
-    with running_api(configuration, keys=True) as made:
+    """All clients have the address of a trusted proxy."""
+    with running_api(configuration.model_copy(update={"trusted_proxies": "127.0.0.1"}), keys=True) as made:
         yield made
 
 
 @pytest.fixture
-def in_the_open(configuration: Configuration, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
-    """This machine is no proxy."""
-    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "192.0.2.1")
+def in_the_open(configuration: Configuration) -> Iterator[Api]:
+    """No proxy is trusted."""
     with running_api(configuration, keys=True) as made:
         yield made
 

@@ -100,7 +100,7 @@ def test_the_server_keeps_neither_the_key_nor_the_token(api: Api, configuration:
 def test_behind_tls_and_below_a_path_the_cookie_is_secure_and_for_that_path(
     configuration: Configuration, key: str, headers: dict[str, str]
 ) -> None:
-    below = configuration.model_copy(update={"root_path": "/ncp"})
+    below = configuration.model_copy(update={"root_path": "/ncp", "trusted_proxies": "127.0.0.1"})
     with running_api(below, keys=True) as api, holder(api.address, None) as anonymous:
         sent = {**headers, "Host": "lab.example", "Sec-Fetch-Site": "same-origin"}
         answer = anonymous.post("/v1/session", json={"key": key}, headers=sent)

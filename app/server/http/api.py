@@ -73,8 +73,9 @@ def uvicorn_config(app: FastAPI, configuration: Configuration, files: int) -> uv
         access_log=False,
         timeout_graceful_shutdown=configuration.drain_seconds,
         server_header=False,
+        forwarded_allow_ips=configuration.proxy_networks,  # if not given, uvicorn believes everyone on this machine
     )
-    is_proxy = _TrustedHosts(config.forwarded_allow_ips).__contains__  # whose X-Forwarded-For uvicorn believes
+    is_proxy = _TrustedHosts(configuration.proxy_networks).__contains__
     LimitedConnection.limits = ConnectionLimits.from_configuration(
         configuration, files, is_proxy, app.state.metrics.crowded
     )
