@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from ncp_client import Client
-from tests.support.api import Api
+from ncp_client import Client, Tensor
+from sparse_ncp.worker.operations import study_admission
+from tests.support.api import Api, planted
 
 
 @pytest.fixture(autouse=True)
@@ -22,3 +24,12 @@ def no_settings_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def lab(api_with_worker: Api) -> Iterator[Client]:
     with Client(api_with_worker.address) as made:
         yield made
+
+
+@pytest.fixture
+def unread_in_halves(lab: Client, monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """A tensor without halves of mode 1 that have readings everywhere, as large ones not searched at submission."""
+    monkeypatch.setattr(study_admission, "MOST_SEARCHED", 0)
+    X = np.array(planted(9, 8, 7))
+    X[::2, 4] = np.nan
+    return lab.upload(X)

@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ncp_client import Client
-from sparse_ncp.worker.operations import study_admission
-from tests.support.api import Api, planted
+from ncp_client import Client, Tensor
+from tests.support.api import Api
 from tests.support.jobs import same_bits
 from tests.support.languages import r
 from tests.support.machine.proxy import cutting_proxy
@@ -100,15 +99,11 @@ def test_a_study_is_asked_for_with_lists_of_one_too(tmp_path: Path) -> None:
     r(PLANTED + script, tmp_path)
 
 
-def test_the_advice_ends_with_what_failed(lab: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors above a size are not searched before a study runs."""
-    monkeypatch.setattr(study_admission, "MOST_SEARCHED", 0)
-    X = np.array(planted(9, 8, 7))
-    X[::2, 4] = np.nan
-    tensor = lab.upload(X)
+def test_the_advice_ends_with_what_failed(unread_in_halves: Tensor, tmp_path: Path) -> None:
     script = f"""
     half <- list(split_half = list(mode = 1, parts = 2))
-    ncp_advice(ncp_watch_study(ncp_study("{tensor.id}", "choose", rank = 2, missing = "nan", validate = half)))
+    study <- ncp_study("{unread_in_halves.id}", "choose", rank = 2, missing = "nan", validate = half)
+    ncp_advice(ncp_watch_study(study))
     """
     said = r(script, tmp_path)
     assert said.startswith("validate.split_half: has halves in which index 4 of mode 2 has no observed entry (")

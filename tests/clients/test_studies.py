@@ -6,16 +6,14 @@ import re
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import numpy as np
 import pytest
 
-from ncp_client import Client, NcpError, Refused
+from ncp_client import Client, NcpError, Refused, Tensor
 from ncp_client.cli.commands import run
 from ncp_client.fields import StudyFields
 from ncp_client.study import PICTURES, PLOTS, SPREADS, TABLES
 from sparse_ncp.app.main import create_app
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.operations import study_admission
 from tests.support.api import Api, npy, planted
 
 TENSOR = planted(9, 8, 7)
@@ -117,16 +115,11 @@ def test_the_command_submits_watches_and_prints_the_table(
 
 
 def test_the_command_says_why_a_validation_failed_below_the_table(
-    api_with_worker: Api, lab: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    api_with_worker: Api, unread_in_halves: Tensor, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tensors above a size are not searched before the runs."""
-    monkeypatch.setattr(study_admission, "MOST_SEARCHED", 0)
-    tensor = np.array(TENSOR)
-    tensor[::2, 4] = np.nan
-    uploaded = lab.upload(tensor).id
     asked = ["--ranks", "2", "--methods", "anls-bpp", "--repeats", "1", "--missing", "nan"]
     halves = ["--validate", '{"split_half": {"mode": 1, "parts": 2}}', "--watch", "--url", api_with_worker.address]
-    assert run(["study", "compare", uploaded, *asked, *halves]) == 0
+    assert run(["study", "compare", unread_in_halves.id, *asked, *halves]) == 0
     said = capsys.readouterr().out
     assert said.splitlines()[1].split()[:2] == ["2", "anls-bpp"]
     assert "\nthe validation failed: validate.split_half: has halves in which index 4 of mode 2 has no" in said
