@@ -274,7 +274,7 @@ class JobResult(FrozenModel):
     starts: tuple[StartOutcome, ...] = Field((), description="outcome of each trial start")
     missing: int = Field(0, description="number of entries that were not observed, because they are NaN or masked")
     stability: ComponentStability | None = Field(
-        None, description="how sure each component is; null unless it was asked for"
+        None, description="how sure each component is; null unless it was requested"
     )
     excluded: dict[int, tuple[int, ...]] = Field(
         {},

@@ -83,13 +83,11 @@ class TooManyJobs(Exception):
 
 
 class TooManyRuns(Exception):
-    """The runs of a study and those of the owner's live studies are more than the owner may have."""
+    """The runs of a study and those of the owner's live studies would exceed the limit of the owner."""
 
     def __init__(self, limit: int, live: int) -> None:
         runs = "1 run" if live == 1 else f"{live:,} runs"
-        super().__init__(
-            f"your studies have {runs} left of the {limit:,} that you may have, so that {limit - live:,} more fit"
-        )
+        super().__init__(f"your studies have {runs} left of at most {limit:,}, so {limit - live:,} more fit")
 
 
 class QuotaReached(Exception):
@@ -104,17 +102,17 @@ class QuotaReached(Exception):
     ) -> None:
         tensor = f"; this tensor has {more}" if more else ""
         found = f"; the results may take {results}" if results else ""
-        runs = "" if fitting is None else f", so that {fitting[0]:,} of the {fitting[1]:,} runs fit"
-        stores = f"you store {stored} of the {limit} bytes you may store"
-        super().__init__(f"{stores}{', with what your jobs have reserved' if results else ''}{tensor}{found}{runs}")
+        runs = "" if fitting is None else f", so {fitting[0]:,} of the {fitting[1]:,} runs fit"
+        stores = f"you store {stored} of at most {limit} bytes"
+        super().__init__(f"{stores}{', reservations of your jobs included' if results else ''}{tensor}{found}{runs}")
 
 
 class TooManyLabels(Exception):
-    """The labels of an owner's tensors and jobs are more bytes than the owner may have."""
+    """The labels of an owner's tensors and jobs would exceed the limit of bytes."""
 
     def __init__(self, limit: int, held: int, more: int) -> None:
         super().__init__(
-            f"the labels of your tensors and jobs have {held} of the {limit} bytes that you may have; these have {more}"
+            f"the labels of your tensors and jobs take {held} of at most {limit} bytes; the new ones take {more}"
         )
 
 
@@ -122,7 +120,7 @@ class HistoryTooLarge(Exception):
     """The history of a running job has passed the quota of its owner."""
 
     def __init__(self) -> None:
-        super().__init__("it was stopped, since its history takes more bytes than you may store")
+        super().__init__("it was stopped because its history exceeds your quota of stored bytes")
 
 
 class NoFactorsYet(Exception):
@@ -170,17 +168,17 @@ class RenderingRefused(Exception):
 
 
 class RenderingTooLong(Exception):
-    """An export, plot, table or slice that takes longer than it may."""
+    """An export, plot, table or slice that takes longer than is allowed."""
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"this takes longer than {seconds:g} s to make, the longest that it may take")
+        super().__init__(f"this takes longer to make than the {seconds:g} s that are allowed")
 
 
 class RenderingTooLarge(Exception):
-    """An export, plot, table or slice that needs more memory than it may use."""
+    """An export, plot, table or slice that needs more memory than is allowed."""
 
     def __init__(self, nbytes: int) -> None:
-        super().__init__(f"this needs more memory to make than the {nbytes} bytes that it may use")
+        super().__init__(f"this needs more memory to make than the {nbytes} bytes that are allowed")
 
 
 class Unavailable(ConnectionError):

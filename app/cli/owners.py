@@ -14,16 +14,16 @@ from sparse_ncp.worker.owner_limits import OwnerShare
 from sparse_ncp.worker.records.owners import OwnerRecords
 from sparse_ncp.worker.records.records import Records
 
-app = typer.Typer(help="List owners and their shares of the computing time, weigh them, and pause them.")
-Name = Annotated[str, typer.Argument(metavar="NAME", help="of the owner, which is the name of the key")]
+app = typer.Typer(help="List owners with their shares of the computing time, set their weights, and pause them.")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the owner, as of its key")]
 Weight = Annotated[float, typer.Argument(min=0.01, max=100, help="share relative to an owner with weight 1")]
-Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="what the owner reads on each waiting job")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="reason that the owner sees on each waiting job")]
 COLUMNS = "{:<20}  {:>7}  {:>6}  {:>6}  {:>5}  {:>9}  {}"
 
 
 @app.command("list")
 def list_owners(data: Data = None, redis_url: RedisUrl = None) -> None:
-    """List owners, the one who is served next first."""
+    """List owners in the order in which they are served next."""
     with _owners(data, redis_url) as owners:
         print_shares(owners.shares())
 
@@ -38,14 +38,14 @@ def print_shares(shares: list[OwnerShare]) -> None:
 
 @app.command()
 def weigh(name: Name, weight: Weight, data: Data = None, redis_url: RedisUrl = None) -> None:
-    """Give an owner a larger or smaller share of the computing time. Without a weight, all owners have 1."""
+    """Set the weight of an owner, its share of the computing time relative to other owners. The default is 1."""
     with _owners(data, redis_url) as owners:
         owners.set_weight(name, weight)
 
 
 @app.command()
 def pause(name: Name, reason: Reason = "", data: Data = None, redis_url: RedisUrl = None) -> None:
-    """Start no job of an owner, and hand running ones back after their sweep. Nothing is lost."""
+    """Pause an owner: start no more of its jobs, and return running ones to the queue after their sweep."""
     if len(reason) > 200:
         raise typer.BadParameter("is longer than 200 characters; shorten it", param_hint="--reason")
     with _owners(data, redis_url) as owners:

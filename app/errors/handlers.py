@@ -97,17 +97,17 @@ PROBLEM_TYPES: Mapping[type[Exception], ProblemType] = {
     errors.OutcomeUnknown: ProblemType(
         504,
         "outcome-unknown",
-        "look at Location whether it was done, or repeat the request with its Idempotency-Key",
+        "look at Location to see whether the change was made, or repeat the request with its Idempotency-Key",
     ),
     errors.WritesRefused: ProblemType(503, "read-only", f"{BUSY}; what is stored can be read meanwhile"),
     errors.RenderingRefused: ProblemType(503, "busy", BUSY),
     errors.RenderingTooLong: ProblemType(
-        503, "took-too-long", "ask for less, or ask the operator for more NCP_RENDER_SECONDS"
+        503, "took-too-long", "request less at once, or ask the operator to raise NCP_RENDER_SECONDS"
     ),
     errors.RenderingTooLarge: ProblemType(
         422,
         "needs-too-much-memory",
-        "ask for npz or for one mode as .npy, or ask the operator for more NCP_RENDER_MEMORY_BYTES",
+        "ask for npz or for one mode as .npy, or ask the operator to raise NCP_RENDER_MEMORY_BYTES",
     ),
     errors.Unavailable: ProblemType(503, "unavailable", BUSY),
     redis.exceptions.ConnectionError: ProblemType(503, "unavailable", BUSY),
@@ -161,7 +161,9 @@ def os_error_handler(request: Request, error: Exception) -> JSONResponse:
 def to_response(error: Exception) -> JSONResponse:
     """Return the response to an exception of the table."""
     kind = next(PROBLEM_TYPES[known] for known in type(error).__mro__ if known in PROBLEM_TYPES)
-    if kind.status >= 500 and not isinstance(error, errors.RenderingRefused):  # which a greedy owner gets often
+    if kind.status >= 500 and not isinstance(
+        error, errors.RenderingRefused
+    ):  # expected under load, so it is not logged
         log.warning("%s: %s", type(error).__name__, error)
     if isinstance(error, InvalidInput):
         fields = field_problems_of(error.problems if isinstance(error, errors.InvalidJob) else [error])

@@ -24,8 +24,8 @@ DESCRIPTIONS = {
     422: "Refused: the answer names each field, what is wrong with it and the remedy",
     429: "Too many requests, live jobs or event streams; try again after Retry-After seconds",
     500: "The server failed; the log has the request id",
-    503: "Redis or a worker is away, Redis refuses to write, or too many wait; try again after Retry-After seconds",
-    504: "Redis did not answer in time: Location shows whether it was done",
+    503: "Redis or a worker is unavailable, or too many requests wait; try again after Retry-After seconds",
+    504: "Redis did not answer in time; Location shows whether the change was made",
     507: "The disk is full",
 }
 # What the authentication middleware may answer before any route is reached.

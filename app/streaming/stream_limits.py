@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from sparse_ncp.app.errors.exceptions import TooManyStreams
 
-# Streams that send in one round of the event loop: half a millisecond, after which other requests have their turn.
+# Streams that send in one round of the event loop: half a millisecond, then other requests are served.
 BURST = 8
-# Between two rounds, while streams wait to send, so that threads of other requests get to run.
+# Pause between two rounds while streams wait to send, so that the threads of other requests can run.
 PAUSE_SECONDS = 0.002
 
 
@@ -28,9 +28,9 @@ class StreamLimits:
     def open(self, owner: str) -> Iterator[None]:
         """Count a stream of this owner while the context lasts; raise TooManyStreams if there are too many."""
         if self._open[owner] >= self._count_per_owner:
-            raise TooManyStreams(f"you have {self._open[owner]} event streams open, as many as you may have")
+            raise TooManyStreams(f"you have {self._open[owner]} event streams open, which is your limit")
         if self._open.total() >= self._count:
-            raise TooManyStreams("the server has as many event streams open as it may have")
+            raise TooManyStreams(f"the server has {self._count} event streams open, which is its limit")
         self._open[owner] += 1
         try:
             yield

@@ -234,7 +234,7 @@ def test_the_limit_on_live_runs_is_exact_under_concurrent_submissions(
     with ThreadPoolExecutor(20) as pool:
         assert sum(pool.map(submit, range(20))) == 6
     assert records.stats.usage("local").live_runs == 48
-    with pytest.raises(TooManyRuns, match="48 runs left of the 50 that you may have, so that 2 more fit"):
+    with pytest.raises(TooManyRuns, match="48 runs left of at most 50, so 2 more fit"):
         submitted(studies, tensor, limits, repeats=8)
     submitted(studies, tensor, limits, repeats=2)
     queue_job(records, "local", request(tensor), None, limits)  # no run of a study

@@ -74,7 +74,7 @@ class ModelOperations:
             return found
         if not job.settings.diagnose:
             raise NoDiagnostics(id, "it ran without diagnose", "submit it again with diagnose, from its factors")
-        raise NoDiagnostics(id, "it was cancelled while they were computed", "submit it again, from its factors")
+        raise NoDiagnostics(id, "it was cancelled before they were complete", "submit it again, from its factors")
 
     def stability(self, owner: str, id: str) -> bytes:
         """Return the stability as JSON; raise JobNotFinished or NoStability if there is none."""
@@ -86,7 +86,7 @@ class ModelOperations:
             return found
         reason = f"it {'failed' if job.state == 'failed' else 'was cancelled'}"
         if job.state == "succeeded":
-            reason = "it was cancelled while that was assessed" if job.settings.stability else "it was not asked for"
+            reason = "it was cancelled before that was complete" if job.settings.stability else "it was not requested"
         raise NoStability(id, reason, "start a study of kind stability with its job_id")
 
     def compare(self, owner: str, id: str, other_id: str) -> JobComparison:

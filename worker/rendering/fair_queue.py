@@ -71,9 +71,13 @@ class FairQueue:
             self._taken[owner] += 1
             return
         if len(own) >= self._queue_per_owner:
-            raise RenderingRefused("as many of your requests are waiting as may wait", self.expected_wait(len(own)))
+            raise RenderingRefused(
+                f"{len(own)} of your requests are waiting already, which is the limit", self.expected_wait(len(own))
+            )
         if self.waiting >= self._queue:
-            raise RenderingRefused("as many requests are waiting as may wait", self.expected_wait(self.waiting))
+            raise RenderingRefused(
+                f"{self.waiting} requests are waiting already, which is the limit", self.expected_wait(self.waiting)
+            )
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(owner, deque()).append(turn)
         try:

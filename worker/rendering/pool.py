@@ -27,14 +27,14 @@ from sparse_ncp.worker.rendering.messages import LARGEST_MESSAGE, Done, Task, de
 from sparse_ncp.worker.rendering.request import Operations, Rendered, Rendering
 from sparse_ncp.worker.store.blobs import OpenFile
 
-# A new version of what is made: exports, plots and tables of an older one are not used any more.
+# Version of the answers. Raise it when exports, plots or tables change, so that stored ones are made again.
 FORMAT = 1
-# How often a request is sent to a renderer: once more if the first one was killed.
+# Attempts per request: one more if the first renderer was killed.
 TRIES = 2
-# Time beyond NCP_RENDER_SECONDS after which a renderer that has not ended by itself is given up.
+# Time beyond NCP_RENDER_SECONDS after which a renderer that has not ended is abandoned.
 LATE_SECONDS = 5.0
 STOP_SECONDS = 5.0
-# One thread: a renderer is one of several, and gives way to the API and to jobs.
+# One thread each: several renderers run beside the API and the jobs.
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 log = logging.getLogger("ncp.rendering")
 
@@ -52,14 +52,14 @@ class _Shared:
 
 
 class Renderers:
-    """Answer requests: from what is stored, at once if that takes little, else in a process of its own.
+    """Answer requests from stored files, or in this process if that is quick, or else in a process of its own.
 
     Parameters
     ----------
     configuration : Configuration
         The settings; `NCP_RENDER…` limit the processes.
     operations : Operations
-        Records and store of this process, for checks and answers that take little.
+        Records and store of this process, for checks and quick answers.
     """
 
     def __init__(self, configuration: Configuration, operations: Operations) -> None:
@@ -78,12 +78,12 @@ class Renderers:
 
     @property
     def template_pid(self) -> int | None:
-        """The process that is forked for each request; None before the first one."""
+        """Id of the process that is forked for each request; None before the first one."""
         return None if self._template is None else self._template.pid
 
     @property
     def waiting_clients(self) -> int:
-        """The number of clients whose answers are being made, or wait for a place."""
+        """The number of clients whose answers are being made, or wait in the queue."""
         return sum(shared.clients for shared in self._shared.values())
 
     async def answer(self, asked: Rendering, until_gone: Callable[[], Awaitable[None]]) -> OpenFile:
@@ -94,21 +94,21 @@ class Renderers:
         asked : Rendering
             The request.
         until_gone : callable
-            Returns when the client is gone: then the work ends, unless other clients wait for the same.
+            Returns when the client disconnects. The work then ends, unless other clients wait for the same answer.
 
         Raises
         ------
         RenderingRefused
-            If too many requests wait, or renderers are killed.
+            If too many requests wait, or the renderers were killed.
         RenderingTooLong, RenderingTooLarge
-            If it needs more time or memory than it may use.
+            If the answer needs more time or memory than is allowed.
         ConnectionAbortedError
-            If the client is gone.
+            If the client disconnects.
         """
-        found, digest, moment = await to_thread.run_sync(self._look, asked)
+        found, digest, revision = await to_thread.run_sync(self._look, asked)
         if found is not None:
             return found
-        name = (repr(asked), digest or moment)
+        name = (repr(asked), digest or revision)
         shared = self._shared.get(name)
         if shared is None:
             shared = self._shared[name] = _Shared(asyncio.create_task(self._make(asked, digest)))
@@ -119,7 +119,7 @@ class Renderers:
             await asyncio.wait({shared.task, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not shared.task.done():
                 gone.result()
-                raise ConnectionAbortedError("the client is gone")
+                raise ConnectionAbortedError("the client has disconnected")
             opened = shared.task.result()
             return opened._replace(file=os.fdopen(os.dup(opened.file.fileno()), "rb"))
         finally:
@@ -143,20 +143,20 @@ class Renderers:
             await to_thread.run_sync(stop, self._template, STOP_SECONDS)
 
     def _look(self, asked: Rendering) -> tuple[OpenFile | None, str | None, str]:
-        """Return the answer if it is stored or takes little, the name under which it is kept, and its moment."""
+        """Return a stored or quick answer, the digest under which it is stored, and the revision of the record."""
         look = asked.look(self._operations)
         if look.ready is not None:
-            return look.ready, None, look.moment
+            return look.ready, None, look.revision
         if look.is_light:
             with suppress(FactorsNeeded):
                 made = asked.make(self._operations)
                 if isinstance(made, Rendered):
                     made = unnamed_file(made.content)._replace(iteration=made.iteration)
-                return made, None, look.moment
+                return made, None, look.revision
         if look.inputs is None or not self._configuration.render_cache_bytes:
-            return None, None, look.moment
+            return None, None, look.revision
         digest = sha256(f"{self._origin} {asked!r} {look.inputs}".encode()).hexdigest()
-        return self._operations.store.rendered.find(asked.id, digest), digest, look.moment
+        return self._operations.store.rendered.find(asked.id, digest), digest, look.revision
 
     async def _make(self, asked: Rendering, digest: str | None) -> OpenFile:
         async with self.queue.place(asked.owner):
@@ -165,7 +165,7 @@ class Renderers:
                     return await self._send(asked, digest)
                 except _Killed as error:
                     log.warning("%r: %s", asked, error)
-            raise RenderingRefused("the process that makes this was killed", self.queue.expected_wait())
+            raise RenderingRefused("the process that was making this was killed", self.queue.expected_wait())
 
     async def _send(self, asked: Rendering, digest: str | None) -> OpenFile:
         """Send a request to a new renderer and wait for its answer; it ends if this is cancelled."""
@@ -196,13 +196,13 @@ class Renderers:
             try:
                 with suppress(ConnectionResetError):
                     self._control.recv(1, socket.MSG_DONTWAIT)
-            except BlockingIOError:  # it lives: it sends nothing
+            except BlockingIOError:  # it runs, and sends nothing
                 return self._control
             self._control.close()
             self._template.kill()
             self._template.wait()
         self._control, theirs = socket.socketpair()
-        # -P: a file of the same name in the current folder is not ours to run.
+        # -P: never import a file of the same name from the current folder.
         command = [sys.executable, "-P", "-m", "sparse_ncp.worker.rendering.renderer"]
         with theirs:
             # No function runs between fork and exec, which would stop all clients while memory is marked for copying.
@@ -219,7 +219,7 @@ class Renderers:
         if name in self._shared and self._shared[name].task is task:
             del self._shared[name]
         if not task.cancelled():
-            task.exception()  # its clients have seen it, or are gone
+            task.exception()  # its clients have received it, or have disconnected
 
 
 async def _receive(connection: socket.socket) -> tuple[Any, int | None]:

@@ -55,19 +55,19 @@ class Look(NamedTuple):
     Attributes
     ----------
     ready : OpenFile or None
-        The answer, if it is stored as it is.
+        The answer, if it is stored in this form.
     inputs : str or None
-        Changes with whatever the answer is made from. None if that is unknown, or the answer is not worth keeping.
+        Identifies everything that the answer depends on. None if that is unknown, or the answer is not stored.
     is_light : bool
-        Whether the answer takes so little work that any process may do it at once.
-    moment : str
-        Changes with the record. Of an answer that is not kept, clients share one that is made for the same moment.
+        Whether the answer is quick to make, so that the API makes it itself.
+    revision : str
+        Changes with the record. Clients share an answer that is not stored if it is made for the same revision.
     """
 
     ready: OpenFile | None = None
     inputs: str | None = None
     is_light: bool = False
-    moment: str = ""
+    revision: str = ""
 
 
 class Rendering(Protocol):
@@ -75,7 +75,7 @@ class Rendering(Protocol):
 
     @property
     def owner(self) -> str:
-        """The owner who asks, and who must own the record."""
+        """The owner who sent the request, and who must own the record."""
 
     @property
     def id(self) -> str:

@@ -74,4 +74,4 @@ class StudyPlot:
 def _look(study: Study, is_light: bool) -> Look:
     """Return a look with the end of a study, after which nothing of it changes."""
     ended = f"{study.state} {study.finished_at}" if study.state in TERMINAL else None
-    return Look(inputs=ended, is_light=is_light, moment=f"{study.state} {study.runs} {study.progress}")
+    return Look(inputs=ended, is_light=is_light, revision=f"{study.state} {study.runs} {study.progress}")

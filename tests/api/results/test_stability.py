@@ -67,7 +67,7 @@ def test_a_job_that_did_not_ask_has_none_and_the_answer_says_how_to_get_it(clien
     plain = finished(lab, submit(lab, upload(lab, X)["id"], **{**ASKED, "stability": False})["id"])
     assert plain["result"]["stability"] is None
     answer = refused(lab.get(f"/v1/jobs/{plain['id']}/stability"), 404, "no-stability")
-    assert "it was not asked for" in answer["detail"]
+    assert "it was not requested" in answer["detail"]
     study = ended_study(lab, submit_study(lab, plain["tensor_id"], kind="stability", job_id=plain["id"])["id"])
     assert lab.get(f"/v1/jobs/{study['job_id']}/stability").status_code == 200
 
