@@ -71,8 +71,8 @@ class RunFields(TypedDict, total=False):
         "sweep over a compressed tensor or one in single precision first",
     ]
     sparsity_threshold: Annotated[float, "entries below this value count as zero"]
-    stability: Annotated[bool, "fit the result again to other samples, to say how sure each component is"]
-    resamples: Annotated[int, "how many times the samples are drawn anew for stability"]
+    stability: Annotated[bool, "refit the result to resampled samples, to assess how reliable each component is"]
+    resamples: Annotated[int, "number of bootstrap resamples for stability"]
 
 
 class OwnJobFields(TypedDict, total=False):

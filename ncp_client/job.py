@@ -160,7 +160,7 @@ class Job(RunningRecord):
         return found
 
     def stability(self) -> dict[str, Any]:
-        """Return how sure the components and loadings of an ended job are.
+        """Return the stability of the components and loadings of an ended job.
 
         Returns
         -------

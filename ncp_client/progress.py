@@ -34,7 +34,7 @@ STEPS = {
     "compress": "compressing the tensor",
     "single": "copying in single precision",
     "sweep": "first sweep",
-    "resample": "fitting it again to other samples",
+    "resample": "refitting to resampled samples",
 }
 
 

@@ -285,10 +285,10 @@ class Settings(BaseModel):
     )
     stability: Flag = Field(
         False,
-        description="fit the result again to samples that are drawn anew and to halves of them, to say how sure each "
+        description="refit the result to bootstrap resamples and to halves of the samples, to assess how reliable each "
         "component is; up to 30 sweeps for each resample, and 240 for the halves",
     )
-    resamples: Resamples = Field(20, description="how many times the samples are drawn anew for stability")
+    resamples: Resamples = Field(20, description="number of bootstrap resamples for stability")
     stop: Stop = Field(Stop(), description="when to stop")
     preset: Literal["recommended"] | None = Field(
         None, description="recommended: fills every field that is left out with the recommended defaults"

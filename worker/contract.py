@@ -220,10 +220,10 @@ class Progress(FrozenModel):
 
 
 class ComponentStability(FrozenModel):
-    """How sure each component is: how well it is found again in other samples."""
+    """Stability of the components: how well each is found again in resampled samples."""
 
     samples_mode: int = Field(description="the mode whose indices are the samples, counted from 1")
-    resamples: int = Field(description="how many times samples were drawn anew, with replacement")
+    resamples: int = Field(description="number of bootstrap resamples")
     replicability: tuple[float | None, ...] = Field(
         description="for each component, the congruence that 90 % of the resamples reach: the product of the cosines "
         "over the other modes; null for a component that is zero"
@@ -242,7 +242,7 @@ class LoadingBand(FrozenModel):
 
 
 class JobStability(ComponentStability):
-    """How sure each component and each loading of a job is."""
+    """Stability of the components and loadings of a job."""
 
     modes: tuple[LoadingBand | None, ...] = Field(description="one per mode; null for the mode of the samples")
 
@@ -274,7 +274,7 @@ class JobResult(FrozenModel):
     starts: tuple[StartOutcome, ...] = Field((), description="outcome of each trial start")
     missing: int = Field(0, description="number of entries that were not observed, because they are NaN or masked")
     stability: ComponentStability | None = Field(
-        None, description="how sure each component is; null unless it was requested"
+        None, description="stability of the components; null unless it was requested"
     )
     excluded: dict[int, tuple[int, ...]] = Field(
         {},

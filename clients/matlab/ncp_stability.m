@@ -1,5 +1,5 @@
 function stability = ncp_stability(job, varargin)
-%NCP_STABILITY Return how sure the components and loadings of a job are.
+%NCP_STABILITY Return the stability of the components and loadings of a job.
 %
 %   Syntax
 %     stability = ncp_stability(job)

@@ -8,7 +8,7 @@ function study = ncp_study(tensor, kind, varargin)
 %   Inputs
 %     tensor         record or id of a tensor
 %     'compare'      compares ranks, methods and weights
-%     'stability'    says how sure the components of the job with the id 'job_id' are
+%     'stability'    assesses the stability of the components of the job 'job_id'
 %     'choose'       chooses the number of components, at most R
 %     Name, Value    any other field of a study, such as 'sparsities', 'repeats' or 'seeds'; [] is null, as in
 %                    'penalty', [] for the own penalty of each method

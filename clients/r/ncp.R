@@ -80,7 +80,7 @@ ncp_submit <- function(tensor, rank, ..., url = NULL, key = NULL) {
 #'
 #' @inheritParams ncp_submit
 #' @param kind "compare" to compare ranks, methods and weights, "choose" to choose the number of components,
-#'   or "stability" to say how sure the components of the job `job_id` are.
+#'   or "stability" to assess the stability of the components of the job `job_id`.
 #' @param ... Any field of a study: `ranks`, `methods`, `betas` or `sparsities` and `repeats`, or `rank` and `seeds`.
 #'   NULL is null, as in `penalty = NULL` for the own penalty of each method.
 #' @return Record of the study.
@@ -217,7 +217,7 @@ ncp_factors <- function(job, url = NULL, key = NULL) {
   lapply(seq_along(names), function(mode) ncp_read_npy(file.path(folder, sprintf("A%d.npy", mode))))
 }
 
-#' Return how sure the components and loadings of a job are
+#' Return the stability of the components and loadings of a job
 #'
 #' @inheritParams ncp_watch
 #' @return A list: `replicability` and `split_half` of every component, and in `modes` for every mode `lower` and

@@ -13,16 +13,16 @@ from ncp_client.tensor import Tensor
 # Columns of a study's table that show a mean, and their formats.
 MEAN_COLUMNS = (("objective", ".6g"), ("relative_error", ".6f"), ("components", ".3g"), ("factor_match", ".3f"))
 
-# What each criterion of a choice names.
+# The number of components that each criterion of a choice names.
 CRITERIA = {
-    "gain": "gain: more components gain no more than they would on noise",
-    "cliff": "cliff: the next component gains far less",
-    "agreement": "agreement: up to here all random starts find the same components",
+    "gain": "gain: more components improve the fit no more than they would on noise",
+    "cliff": "cliff: the next component improves the fit far less",
+    "agreement": "agreement: largest number at which all random starts find the same components",
     "prediction": "prediction: predicts readings that were left out as well as any number",
     "cold_prediction": "cold_prediction: the same, by fits that never saw these readings",
-    "halves": "halves: up to here two halves of the samples give the same components",
-    "bootstrap": "bootstrap: up to here other draws of the samples give the same components",
-    "core": "core: up to here the core consistency is above 70 %",
+    "halves": "halves: largest number at which two halves of the samples give the same components",
+    "bootstrap": "bootstrap: largest number at which resampled samples give the same components",
+    "core": "core: largest number with a core consistency above 70 %",
 }
 
 
@@ -69,7 +69,7 @@ def print_tensors(tensors: Iterable[Tensor]) -> None:
 
 
 def print_record(record: dict[str, Any]) -> None:
-    """Print a record, one line per entry that is not null; then how sure its components are, if that was assessed."""
+    """Print a record, one line per entry that is not null; then the stability of its components, if assessed."""
     rows = [(name, value) for name, value in record.items() if value is not None]
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
@@ -82,7 +82,7 @@ def print_record(record: dict[str, Any]) -> None:
 
 
 def print_diagnostics(found: dict[str, Any]) -> None:
-    """Print the core consistency, what lies where nothing was read, and the outlying samples."""
+    """Print the core consistency, the model over missing entries, and the outlying samples."""
     core = found["core_consistency"]
     print(f"core consistency: {f'{core:.1f}' if core is not None else found['core_consistency_reason']}")
     unobserved, samples = found.get("unobserved"), found.get("samples")
@@ -153,7 +153,7 @@ def print_result(job: Job) -> None:
 
 
 def _print_components(found: dict[str, Any]) -> None:
-    """Print the components of a result, the largest first, with how sure each is where that was assessed."""
+    """Print the components of a result, the largest first, with the stability of each if that was assessed."""
     weights, stability = found["weights"], found.get("stability") or {}
     total = sum(weights) or 1.0
     largest = sorted((place for place, weight in enumerate(weights) if weight > 0), key=lambda place: -weights[place])

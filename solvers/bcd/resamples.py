@@ -33,7 +33,7 @@ from sparse_ncp.solvers.zeros import mask_of_readings
 # A fit from the model itself is settled, or lost, within few sweeps; a half of the samples moves it further.
 RESAMPLE_STOP = Stop(criterion="relative_objective", tolerance=1e-5, patience=2, max_iterations=30)
 HALF_STOP = RESAMPLE_STOP.model_copy(update={"max_iterations": 40})
-# What a fit that begins at the model does not need.
+# Settings that a fit which starts from the model does not need.
 WARM = {"starts": 1, "regrow": False, "accelerate": "none", "init": "random", "sparsity": None, "stability": False}
 
 
@@ -49,7 +49,7 @@ def assess_stability(
     cancelled: Callable[[], bool] = lambda: False,
     on_progress: Callable[[float], None] = lambda fraction: None,
 ) -> Stability | None:
-    """Assess how sure the components of a model are, by fitting it again to samples that are drawn anew.
+    """Assess the stability of the components of a model by refitting it to bootstrap resamples of its samples.
 
     Every fit begins at the model, and takes at most 30 sweeps over the tensor, or 40 for a half of the samples. No
     sample is copied: one that was drawn twice counts twice.

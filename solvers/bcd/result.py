@@ -71,7 +71,7 @@ class Result:
     diagnostics : Diagnostics or None
         None for a run that was cancelled, or with `diagnose=False`.
     stability : Stability or None
-        With `stability=True`: how sure the components are.
+        Stability of the components, with `stability=True`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Stability of components: how much of a model is found again when its samples are drawn anew, or halved.
+"""Stability of components: how much of a model is found again when its samples are resampled or halved.
 
 This module draws the samples and compares the fits; `solvers.bcd.resamples` makes them.
 """
@@ -18,7 +18,7 @@ from sparse_ncp.solvers.tensor.validation import check_mode
 
 # Random splits of the samples into two halves, and the fewest samples that can be halved.
 SPLITS, FEWEST_HALVED = 3, 4
-# The fewest samples that can be drawn anew; a resample has at least this share of them, some more than once.
+# The fewest samples that can be resampled; a resample has at least this share of them, some more than once.
 FEWEST_SAMPLES, LEAST_DRAWN = 3, 0.5
 # Replicability is this quantile of the congruence over the resamples; a band reaches from one quantile to the other.
 REPLICABLE, BAND = 0.1, (0.05, 0.95)
@@ -36,14 +36,14 @@ class Band:
 
 @dataclass(frozen=True, eq=False)
 class Stability:
-    """How sure the components of a model are.
+    """Stability of the components of a model.
 
     Attributes
     ----------
     samples_mode : int
         The mode whose indices are the samples, counted from 1.
     resamples : int
-        How many times samples were drawn anew, with replacement.
+        Number of bootstrap resamples, drawn with replacement.
     replicability : tuple of float or None
         For each component, the congruence with its match that 90 % of the resamples reach: the product of the cosines
         over the modes that are not samples. 1 at best; None for a component that is zero.
@@ -117,7 +117,7 @@ def check_stability(samples_mode: int, shape: Sequence[int], fixed: Sequence[int
     check_mode(samples_mode, len(shape))
     samples = shape[samples_mode - 1]
     if samples < FEWEST_SAMPLES:
-        problem = f"draws samples anew, and mode {samples_mode} has {samples} of them"
+        problem = f"resamples the samples, and mode {samples_mode} has {samples} of them"
         remedy = f"give samples_mode, for a mode of {FEWEST_SAMPLES} or more, or leave stability out"
         raise InvalidInput("stability", problem, remedy)
     if all(mode == samples_mode or mode in fixed for mode in range(1, len(shape) + 1)):

@@ -135,4 +135,4 @@ def test_the_command_for_a_choice_prints_the_advice(
     said = capsys.readouterr().out
     assert "(confidence: " in said
     assert ", range " in said
-    assert re.search(r"cliff: the next component gains far less +\d", said)
+    assert re.search(r"cliff: the next component improves the fit far less +\d", said)

@@ -53,7 +53,7 @@ def test_a_choice_ends_with_advice_in_words_and_a_model(visitor: Visitor, lab: h
     expect(page.locator(".heading .state")).to_have_text("succeeded")
     reported = wait_for(lambda: lab.get(f"/v1/studies/{study}").json()["advice"], what="advice")
     expect(page.get_by_text(reported["reason"])).to_be_visible()
-    expect(page.get_by_text("the next component gains far less")).to_be_visible()
+    expect(page.get_by_text("the next component improves the fit far less")).to_be_visible()
     sure = {"very": "very sure", "yes": "sure", "no": "not sure"}[reported["confidence"]]
     count = reported["components"] if reported["components"] is not None else reported["suggestion"]
     expect(page.get_by_role("heading", name=f"{count} component")).to_contain_text(sure)

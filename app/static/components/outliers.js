@@ -16,7 +16,7 @@ export function outliersCard({ mode, outliers, single }, axes, excluded, onfit) 
   const reasons = new Map();
   const add = (index, text) => reasons.set(index, [...(reasons.get(index) ?? []), text]);
   for (const { index, ratio } of outliers) add(index, `left out, its error is ${number(ratio, 3)} times the median`);
-  for (const { index, component } of single) add(index, `component ${component} is in it alone`);
+  for (const { index, component } of single) add(index, `the only sample with component ${component}`);
   const flagged = new Set(outliers.map(({ index }) => index));
   const boxes = [...reasons.keys()].map((index) => [
     index,
@@ -53,13 +53,13 @@ export function outliersCard({ mode, outliers, single }, axes, excluded, onfit) 
   for (const [, box] of boxes) box.addEventListener("change", show);
   show();
   return card(
-    "Samples that stand apart",
+    "Outlying samples",
     [],
     h(
       "p",
       {},
-      "Look at their readings below. The fit without them is a new job; their scores are computed afterwards, for the ",
-      "model of the others, and both fits are shown side by side.",
+      "Look at their readings below before you exclude them. The fit without them is a new job. Their scores are then ",
+      "computed for the model of the other samples, and both fits are shown side by side.",
     ),
     h(
       "ul",
@@ -124,13 +124,13 @@ export function beforeAndAfter(found, axes) {
       [
         "Relative error",
         `${shown(found.other_relative_error)} → ${shown(found.relative_error)}`,
-        "of what each has fitted",
+        "each without the samples that it excludes",
       ],
       ["Core consistency", `${shown(found.other_core_consistency, 3)} → ${shown(found.core_consistency, 3)}`],
     ]),
     table(
       "Components before and after",
-      ["Before", "After", "Alike", "Weight before", "Weight after"],
+      ["Before", "After", "Congruence", "Weight before", "Weight after"],
       found.components.map((pair) => [
         whole(pair.other),
         whole(pair.component),
@@ -141,8 +141,8 @@ export function beforeAndAfter(found, axes) {
     ),
     found.left_out.length > 0 &&
       table(
-        "Scores of what was left out",
-        ["Left out", ...found.components.map((pair) => `Component ${whole(pair.other)} → ${whole(pair.component)}`)],
+        "Scores of excluded samples",
+        ["Excluded", ...found.components.map((pair) => `Component ${whole(pair.other)} → ${whole(pair.component)}`)],
         found.left_out.map(({ mode, index, scores, other_scores: others }) => [
           `${modeName(axes, mode)} ${indexLabel(axes, mode, index)}`,
           ...scores.map((score, place) => `${shown(others[place])} → ${shown(score)}`),

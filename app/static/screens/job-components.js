@@ -99,7 +99,7 @@ export async function show({ main, parameters: { id }, query, signal }) {
     go(`/jobs/${made.id}/components`, { before: job.id });
   }
 
-  /** Offer a study that says how sure the components are. */
+  /** Offer a study of the stability of the components. */
   function assess() {
     const failed = h("div");
     const button = h(
@@ -171,9 +171,7 @@ export async function show({ main, parameters: { id }, query, signal }) {
     status.textContent =
       `${components.length} of ${job.settings.rank} components, the largest first; ` +
       `every curve is scaled to its own maximum.${partial}` +
-      (stability
-        ? ` Bands and whiskers are from 5 to 95 % of ${stability.resamples} fits to samples that were drawn anew.`
-        : "");
+      (stability ? ` Bands and whiskers are from 5 to 95 % of ${stability.resamples} fits to resampled samples.` : "");
     replace(surePlace, job.result && !stability && tensor && assess());
     draw();
     if (query.before && job.result) await beside();

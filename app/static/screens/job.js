@@ -22,7 +22,7 @@ const PHASES = {
   single: "single precision",
   exact: "exact",
   diagnosing: "diagnosing",
-  resampling: "how sure is it?",
+  resampling: "assessing stability",
 };
 const STEPS = {
   check: "checking the stored tensor",
@@ -32,7 +32,7 @@ const STEPS = {
   compress: "compressing the tensor",
   single: "copying in single precision",
   sweep: "first sweep",
-  resample: "fitting it again to other samples",
+  resample: "refitting to resampled samples",
 };
 const REASONS = {
   tolerance: "the change fell below the tolerance",

@@ -8,7 +8,7 @@ import { pagedTable } from "../components/paged-table.js";
 import { link } from "../router.js";
 
 const LOOK_AGAIN = 3000;
-export const KINDS = { choose: "how many components", compare: "comparison", stability: "how sure" };
+export const KINDS = { choose: "how many components", compare: "comparison", stability: "stability" };
 
 export async function show({ main, signal }) {
   const table = pagedTable({

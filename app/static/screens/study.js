@@ -21,14 +21,14 @@ const PLOTS = {
 };
 const REFRESH = 700; // milliseconds; many runs that end at once are one look
 const CRITERIA = {
-  gain: ["By gain", "more components gain no more than they would on noise"],
-  cliff: ["By steepest fall", "the next component gains far less"],
-  agreement: ["By agreement of seeds", "up to here all random starts find the same components"],
+  gain: ["By gain", "more components improve the fit no more than they would on noise"],
+  cliff: ["By steepest fall", "the next component improves the fit far less"],
+  agreement: ["By agreement of seeds", "largest number at which all random starts find the same components"],
   prediction: ["By prediction", "predicts readings that were left out as well as any number"],
   cold_prediction: ["By blind prediction", "the same, by fits that never saw these readings"],
-  halves: ["By halves", "up to here two halves of the samples give the same components"],
-  bootstrap: ["By resampling", "up to here other draws of the samples give the same components"],
-  core: ["By core consistency", "up to here it is above 70 %"],
+  halves: ["By halves", "largest number at which two halves of the samples give the same components"],
+  bootstrap: ["By resampling", "largest number at which resampled samples give the same components"],
+  core: ["By core consistency", "largest number with a core consistency above 70 %"],
 };
 const CONFIDENCE = { very: "very sure", yes: "sure", no: "not sure" };
 const SPREAD = [
@@ -486,7 +486,7 @@ function stabilityCard({ result, job_id: job, request }) {
       { class: "soft" },
       `${stability.resamples} fits of the model of `,
       h("a", { href: link(`/jobs/${request.job_id}`) }, "this job"),
-      " to samples that were drawn anew. A component below 0.9 may be noise, or of a few samples.",
+      " to resampled samples. A component below 0.9 may be noise, or be in a few samples only.",
     ),
     h(
       "div",
