@@ -57,14 +57,18 @@ class Configuration(BaseSettings):
         None, ge=1, description="bytes that an owner may store, tensors and results together; if not set, unlimited"
     )
     max_label_bytes: int = Field(
-        64 << 20, ge=0, description="bytes of labels of an owner's tensors and jobs, kept in Redis; 0 means no limit"
+        64 << 20,
+        ge=0,
+        description="bytes that the labels of an owner's tensors and jobs may take in Redis; 0 means no limit",
     )
     max_live_jobs: int = Field(
         10_000, ge=0, description="jobs that an owner may have queued or running; 0 means no limit"
     )
     max_study_runs: int = Field(10_000, ge=0, description="largest number of runs in a study; 0 means 100,000")
     max_live_runs: int = Field(
-        20_000, ge=0, description="runs that may be left in an owner's queued and running studies; 0 means no limit"
+        20_000,
+        ge=0,
+        description="unfinished runs that an owner's queued and running studies may have; 0 means no limit",
     )
     max_rank: int | None = Field(None, ge=1, description="largest rank of a job; if not set, unlimited")
     max_job_seconds: float | None = Field(
@@ -87,15 +91,15 @@ class Configuration(BaseSettings):
         60,
         gt=0,
         allow_inf_nan=False,
-        description="time that a job runs before it gives way to a waiting owner who has used less; a job that takes "
-        "long to resume has longer turns",
+        description="time after which a running job returns to the queue if an owner who has used less computing time "
+        "waits; longer for a job that takes long to resume",
     )
     share_half_life_seconds: float = Field(
         3600,
         gt=0,
         allow_inf_nan=False,
-        description="time after which half of an owner's computing time no longer counts when workers are shared; the "
-        "same for all API and worker processes",
+        description="half-life of the computing time that counts for an owner's fair share of the workers; set it to "
+        "the same value for all API and worker processes",
     )
     checkpoint_seconds: float = Field(10, ge=0, description="shortest time between two checkpoints of a job")
     checkpoint_share: float = Field(
@@ -134,7 +138,9 @@ class Configuration(BaseSettings):
         20, gt=0, description="an idle worker that takes no messages for this long, or for two leases, is restarted"
     )
     verify_days: float = Field(
-        7, ge=0, description="a job checks a large tensor against its SHA-256 if that was last done this many days ago"
+        7,
+        ge=0,
+        description="a job checks a large tensor against its SHA-256 if the last check is older than this, in days",
     )
     storage_retry_seconds: float = Field(
         1, gt=0, description="time between two attempts to use a disk that is full or unavailable"
@@ -157,20 +163,20 @@ class Configuration(BaseSettings):
     renderers: int = Field(
         2,
         ge=1,
-        description="exports, plots, tables and slices that are made at the same time, by processes of their own",
+        description="renderers: processes that make exports, plots, tables and slices, one each at a time",
     )
     render_seconds: float = Field(
-        300, gt=0, description="longest time that one of them may take, and may wait for a place"
+        300, gt=0, description="longest time that a renderer may take, and that a request may wait for one"
     )
-    render_memory_bytes: int = Field(2 * GIB, ge=1 << 24, description="memory that one of them may use")
+    render_memory_bytes: int = Field(2 * GIB, ge=1 << 24, description="memory that a renderer may use")
     render_queue: int = Field(
-        300, ge=1, description="requests that may wait for a place among them; more are answered with 503"
+        300, ge=1, description="requests that may wait for a renderer; more are answered with 503"
     )
     render_queue_per_owner: int = Field(
-        100, ge=1, description="requests of one owner that may wait for a place; more are answered with 503"
+        100, ge=1, description="requests of one owner that may wait for a renderer; more are answered with 503"
     )
     render_cache_bytes: int = Field(
-        GIB, ge=0, description="size of the exports, plots and tables that are kept for the next request; 0 keeps none"
+        GIB, ge=0, description="size of the exports, plots and tables that are stored for later requests; 0 stores none"
     )
     max_body_bytes: int = Field(1 << 20, ge=1, description="largest body of a request that is not an upload")
     idempotency_hours: float = Field(24, gt=0, description="how long an Idempotency-Key is remembered, in hours")
@@ -180,9 +186,13 @@ class Configuration(BaseSettings):
         ge=1,
         description="live events buffered per streaming client; a client that falls further behind reads stored events",
     )
-    max_streams: int = Field(2000, ge=1, description="event streams that may be open; more are refused with 429")
+    max_streams: int = Field(
+        2000,
+        ge=1,
+        description="event streams that all owners together may have open at once; more are refused with 429",
+    )
     max_streams_per_owner: int = Field(
-        200, ge=1, description="event streams of one owner that may be open; more are refused with 429"
+        200, ge=1, description="event streams that one owner may have open at once; more are refused with 429"
     )
     keep_alive_seconds: float = Field(15, gt=0, description="time between keep-alive comments in an event stream")
     keep_jobs_days: float | None = Field(
