@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, TypeAlias, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 
@@ -18,8 +17,6 @@ from sparse_ncp.solvers.runtime import (
     check_mode,
     check_norm,
     check_stability,
-    describe_indices,
-    exclude_with,
     per_mode,
     rank_advice,
     working_precision,
@@ -37,6 +34,7 @@ from sparse_ncp.worker.contract import (
 )
 from sparse_ncp.worker.errors import InvalidJob, NoFactorsYet, NotFound
 from sparse_ncp.worker.operations.exclusion import resolve_labels
+from sparse_ncp.worker.operations.missing_entries import unread_problems
 from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.store import Store
@@ -47,8 +45,6 @@ AWAIT_CHECKPOINT = "wait for its first checkpoint, or name another job"
 FIX_EQUAL_MODES = "fix modes only that are the same in both tensors"
 # Noise around zero makes some entries negative; a larger share suggests that the data were transformed.
 MANY_NEGATIVE = 0.05
-# Entries of a tensor up to which indices without any reading are looked for: some milliseconds. Others are found late.
-MOST_SEARCHED = 1 << 22
 
 
 class Assessment(NamedTuple):
@@ -245,7 +241,8 @@ def _fit_problems(
         exclusion = _collect(problems, lambda: Exclusion.of(settings.exclude, tensor.shape))
         if exclusion is None:
             settings = settings.model_copy(update={"exclude": None})
-    problems += _unread_problems(tensor, record, mask, settings, exclusion or Exclusion.of(None, tensor.shape))
+    kept = exclusion or Exclusion.of(None, tensor.shape)
+    problems += unread_problems(tensor, record, mask, kept, settings.missing == "nan")
     if request.mask is None and not exclusion:  # which entries these leave is only known during the run
         problems += _entry_problems(record, tensor.size, settings)
         _collect(problems, lambda: check_norm(record.norm, working_precision(tensor, settings.precision)))
@@ -273,35 +270,6 @@ def _fit_problems(
     observed = tensor.size - record.missing if settings.missing == "nan" else tensor.size
     too_many = rank_advice(tensor.shape, settings.rank, observed)
     return Assessment(problems, needed, () if too_many is None else (too_many,))
-
-
-def _unread_problems(
-    tensor: NDArray[Any], record: TensorRecord, mask: Booleans | None, settings: Settings, exclusion: Exclusion
-) -> Iterator[InvalidInput]:
-    """Yield a problem with indices without any reading, which a tensor of moderate size is searched for."""
-    has_gaps = mask is not None or (record.missing and settings.missing == "nan")
-    if not has_gaps or tensor.size > MOST_SEARCHED:
-        return
-    observed = ~np.isnan(tensor) if tensor.dtype.kind == "f" else np.ones(tensor.shape, bool)
-    if mask is not None:
-        observed &= mask
-    observed = observed[np.ix_(*exclusion.kept)]
-    if not observed.any():
-        return  # reported by the run, with other words
-    empty = {}
-    for mode, kept in enumerate(exclusion.kept):
-        others = tuple(other for other in range(tensor.ndim) if other != mode)
-        unread = kept[~observed.any(axis=others)].tolist()
-        if unread:
-            empty[mode + 1] = unread
-    if empty:
-        remedy = f"leave these indices out: {exclude_with(exclusion.by_mode(), empty)}"
-        before = exclusion.by_mode()
-        try:
-            Exclusion.of({mode: (*before.get(mode, ()), *some) for mode, some in empty.items()}, tensor.shape)
-        except InvalidInput as error:
-            remedy = f"give more readings: leaving these indices out {error.problem}"
-        yield InvalidInput("tensor_id", f"{describe_indices(empty)} no observed entry", remedy)
 
 
 def _mask(record: TensorRecord | None, shape: tuple[int, ...], inputs: Inputs) -> Booleans | None:

@@ -11,8 +11,9 @@ from sparse_ncp.solvers.studies.tables import check_reference
 from sparse_ncp.solvers.studies.validation import check_validation, observed_entries
 from sparse_ncp.worker.contract import LIVE, ZERO_REPORTS, JobRequest, TensorRecord
 from sparse_ncp.worker.errors import InvalidJob, NotFound
-from sparse_ncp.worker.operations.admission import MOST_SEARCHED, Inputs, check_job
+from sparse_ncp.worker.operations.admission import Inputs, check_job
 from sparse_ncp.worker.operations.exclusion import resolve_labels
+from sparse_ncp.worker.operations.missing_entries import MOST_SEARCHED
 from sparse_ncp.worker.owner_limits import Limits
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.store import Store
