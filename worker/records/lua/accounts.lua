@@ -1,9 +1,9 @@
--- Shared by all scripts: the account of each owner, and who gives way to whom. HALF_LIFE and TURN, in seconds, are put
--- before these functions from the settings.
+-- Shared by all scripts: the account of each owner, and the order in which owners are served. HALF_LIFE and TURN, in
+-- seconds, are settings, and are defined before these functions.
 --
--- An account is recent computing time: it grows by a second for each second and each worker that the owner's jobs use,
--- divided by the owner's weight, and half of it is forgotten after HALF_LIFE. Workers in use only change when a job is
--- claimed or leaves its worker, so it is brought up to date then, and needs no writes in between.
+-- An account is recent computing time, divided by the owner's weight: it grows by a second for each second on each worker
+-- that the owner's jobs use, and decays with HALF_LIFE. Workers in use only change when a job is
+-- claimed or leaves its worker, so it is updated then, and needs no writes in between.
 
 local LN2 = 0.6931471805599453
 
@@ -28,7 +28,7 @@ local function share_of(owner, at)
   }
 end
 
--- Bring the account of an owner up to date. Call this before its workers or its weight change.
+-- Update the account of an owner. Call this before its workers or its weight change.
 local function charge(owner, at)
   local share = share_of(owner, at)
   redis.call('HSET', key('share', owner), 'account', string.format('%.6f', share.account), 'recent',
@@ -36,8 +36,8 @@ local function charge(owner, at)
   return share
 end
 
--- The lowest account of an owner with live jobs. It never falls except by forgetting, so it is kept for those who come
--- when no other owner is there.
+-- The lowest account of an owner with live jobs. It falls only by decay, and is stored for owners who come
+-- when no other owner has a live job.
 local function account_floor()
   local found, time = redis.call('HMGET', FLOOR, 'account', 'at'), now()
   local floor, lowest = (found[1] or 0) * decay(time - (found[2] or time)), nil
@@ -50,20 +50,20 @@ local function account_floor()
   return floor
 end
 
--- Raise an account to the floor: who was away, or alone on an idle server, neither gains nor loses by that.
+-- Raise an account to the floor, so that an owner gains nothing by having been away.
 local function raise_to_floor(owner)
   local floor, share = account_floor(), charge(owner)
   if share.account < floor then redis.call('HSET', key('share', owner), 'account', string.format('%.6f', floor)) end
 end
 
--- Note that an owner has a live job.
+-- Record that an owner has a live job.
 local function join(owner)
   if redis.call('SISMEMBER', ACTIVE, owner) == 1 then return end
   raise_to_floor(owner)
   redis.call('SADD', ACTIVE, owner)
 end
 
--- Note that a job has left the queue or its worker, which may have been the last of its owner.
+-- Record that a job has left the queue or its worker; it may have been the last one of its owner.
 local function leave(owner)
   if redis.call('ZCARD', key('queue', owner)) > 0 or redis.call('ZCARD', key('busy', owner)) > 0 then return end
   if redis.call('SISMEMBER', ACTIVE, owner) == 0 then return end
@@ -71,13 +71,13 @@ local function leave(owner)
   redis.call('SREM', ACTIVE, owner)
 end
 
--- Note that a process of an owner, named by its job or batch, uses a worker.
+-- Record that a process of an owner, named by its job or batch, uses a worker.
 local function occupy(owner, process)
   charge(owner)
   redis.call('ZADD', key('busy', owner), now(), process)
 end
 
--- Note that a process has left its worker, by default now.
+-- Record that a process has left its worker, by default now.
 local function vacate(owner, process, at)
   redis.call('HDEL', YIELDING, process)
   if not redis.call('ZSCORE', key('busy', owner), process) then return end
@@ -85,7 +85,7 @@ local function vacate(owner, process, at)
   redis.call('ZREM', key('busy', owner), process)
 end
 
--- What decides who is next: the lowest account, where each worker in use counts as a whole turn.
+-- The number by which owners are ordered, the lowest first: the account, plus a turn for each worker in use.
 local function standing(share) return share.account + share.workers * TURN / share.weight end
 
 -- The shares of the waiting owners, the next one first, without those that the operator has paused.

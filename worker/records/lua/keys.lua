@@ -11,7 +11,7 @@ local PREPARING = 'ncp:preparing' -- recent progress of preparations
 local PLANNED = 'ncp:planned' -- queued runs of each owner that have no record yet
 local ENDING = 'ncp:ending' -- comparisons that lack only a recommendation, with the time of the next attempt to make it
 local ACTIVE, FLOOR = 'ncp:active', 'ncp:floor' -- owners with live jobs; the lowest account of theirs
-local SLOTS, YIELDING = 'ncp:slots', 'ncp:yielding' -- jobs that each worker runs at once; attempts that shall give way, and why
+local SLOTS, YIELDING = 'ncp:slots', 'ncp:yielding' -- jobs that each worker runs at once; processes that should give way, and why
 
 local function now()
   local time = redis.call('TIME')

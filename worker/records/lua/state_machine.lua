@@ -52,7 +52,7 @@ end
 
 local function study_field(study, name) return redis.call('HGET', key('study', study), name) end
 
--- The number of runs of a study that have no record yet and are to have one.
+-- The number of runs of a study that will get a record.
 local function unrecorded(study)
   local plan = redis.call('HMGET', key('study', study), 'planned', 'taken', 'ahead')
   return tonumber(plan[1] or 0) - tonumber(plan[2] or 0) - tonumber(plan[3] or 0)
@@ -358,7 +358,7 @@ local function record_run(study, place)
   redis.call('HINCRBY', PLANNED, owner, -1)
   if unrecorded(study) == 0 then redis.call('ZREM', key('plans', owner), study) end
   create(id, planned_record(study, place))
-  redis.call('HINCRBY', key('study', study), 'reserved', 0 - number(id, 'reserved')) -- it is the run's now
+  redis.call('HINCRBY', key('study', study), 'reserved', 0 - number(id, 'reserved')) -- the run has this reservation now
   redis.call('ZADD', QUEUED, study_field(study, 'created_at'), id)
 end
 
@@ -403,7 +403,7 @@ end
 -- no value is long. Its request is that of the plan.
 local LONG_FIELDS = { 'result', 'measures', 'resolved', 'progress', 'error' }
 
--- Make the record of an ended run of a comparison small.
+-- Compact the record of an ended run of a comparison.
 local function compact(id)
   local study, place = plan_of(id)
   if not study or study_field(study, 'kind') ~= 'compare' or field(id, 'compact') == '1' then return end

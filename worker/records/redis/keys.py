@@ -19,7 +19,7 @@ ACTIVE = PREFIX + "active"
 FLOOR = PREFIX + "floor"
 # How many jobs each worker runs at once.
 SLOTS = PREFIX + "slots"
-# Attempts that shall give way to others, and why.
+# Processes that should give way to others, and why.
 YIELDING = PREFIX + "yielding"
 # Deleted jobs and contents, by time, until their files are certainly gone.
 DISCARDED = PREFIX + "discarded"

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- id, fence: back to the queue, the attempt not counted. An attempt that gives way to others says so in its record.
+-- id, fence: return the job to the queue without counting the attempt. The record of a job that gives way has the reason.
 local id, fence = unpack(ARGV)
 if not holds_claim(id, fence) then return 0 end
 local WORDS = {

@@ -10,10 +10,10 @@ if cost ~= '' and (field(id, 'advanced') ~= fence or field(id, 'resume_seconds')
 end
 if field(id, 'cancel_requested') == '1' then return 'cancel_requested' end
 local mine, owner = field(id, 'batch') or id, field(id, 'owner')
--- A turn lasts so many times what a resume costs, so that at most 2 % of the time is lost to switching.
+-- A turn lasts at least this many times what a resume costs, so that at most 2 % of the time is lost to switching.
 local RESUMES_PER_TURN = 50
 
--- Whether the turn of a process is over that began at a time. A job must have computed a new sweep.
+-- Whether the turn of a process that began at `since` is over. A job must have computed a new sweep.
 local function has_had_its_turn(process, since)
   local shortest = TURN
   if not string.find(process, '-', 1, true) then -- not a batch, which is never resumed
@@ -24,13 +24,13 @@ local function has_had_its_turn(process, since)
   return since + 1000 * shortest <= now()
 end
 
--- Order within an owner: of several jobs, the last one gives way.
+-- Order of the jobs of an owner: the one with the highest number gives way first.
 local function rank_of(process)
   local job = string.match(process, '^[^-]+')
   return (10 - number(job, 'priority')) * 1e12 + number(job, 'sequence')
 end
 
--- Workers without a job. If an owner has waited for two turns, they cannot be what they seem, and do not count.
+-- Number of idle workers. If an owner has waited for two turns, they do not take jobs, and do not count.
 local function free_workers(waiting, busy)
   for _, share in ipairs(waiting) do
     local first = first_queued(share.owner)
@@ -44,9 +44,9 @@ local function free_workers(waiting, busy)
   return math.max(0, slots - busy)
 end
 
--- Why this process should give way: to another owner whose account is lower, to a job of the same owner with a higher
--- priority, or because the operator has paused the owner. Free workers, and those of processes that already give way, are
--- first given to the owners who are next, so no more jobs give way than necessary, and none on an idle server.
+-- Reason why this process should give way, or nil: another owner with a lower account waits, a job of the same owner with a
+-- higher priority waits, or the operator has paused the owner. Idle workers, and those of processes that already give way,
+-- are first assigned to the next owners, so no more jobs give way than necessary, and none on an idle server.
 local function reason_to_yield()
   if redis.call('HEXISTS', key('share', owner), 'held') == 1 then return 'operator' end
   local waiting = waiting_shares()
