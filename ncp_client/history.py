@@ -1,4 +1,4 @@
-"""The numbers of a job's iterations: of one, of all, and how far the first one is prepared."""
+"""Numbers of one iteration of a job, of all iterations, and the progress before the first one."""
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 

@@ -20,12 +20,12 @@ from sparse_ncp.solvers.tensor.validation import check_mask, check_shape_and_dty
 
 Zeros: TypeAlias = Literal["readings", "missing"]
 
-# A tensor with more entries is thinned: the question needs no more, and the answer must not take long.
+# A tensor with more entries is thinned: these are enough, and the search must be quick.
 MOST_ENTRIES = 1 << 19
 # Components of the fit, and its sweeps: from each of three random starts, and then from the best of them.
 RANK, STARTS, START_SWEEPS, SWEEPS = 6, 3, 10, 60
 INNER_PASSES = 3
-# Fibres of zeros are looked at if there are so many, and if they are no larger a fraction of the entries.
+# Fibres of zeros are examined if there are at least this many, and if they are at most this fraction of the entries.
 FEWEST_FIBRES, LARGEST_SHARE = 5, 0.5
 # Zeros look missing if the model there is more than this many times the residual elsewhere (measured: 8 to 85 where
 # readings were cut out, at most 0.8 where zeros are readings) ...
@@ -176,7 +176,7 @@ def without_zero_fibres(
 
 
 def zeros_notes(found: Sequence[ZeroFibres], zeros: Zeros) -> tuple[str, ...]:
-    """Return a sentence for each mode with zeros that look missing, which names the remedy unless it was taken."""
+    """Return a sentence for each mode with zeros that look missing; it names the remedy, unless that was applied."""
     suspicious = [one for one in found if one.look_missing]
     if zeros == "missing" and not suspicious:
         return ("no zeros look like missing readings, so all of them are readings",)
@@ -233,7 +233,7 @@ def _expectation(X: Float64, observed: Booleans, zeros: Booleans, seed: int) -> 
     rank = min(RANK, math.prod(X.shape) // max(X.shape))
     starts = [[random.random((length, rank)) for length in X.shape] for _ in range(STARTS)]
     fits = [_fit(X / scale, observed, start, START_SWEEPS) for start in starts]
-    # From a fit of the zeros, too: a model that explains them stays there, even if it is not unique without them.
+    # Also start from a fit that includes the zeros: a model that explains them stays there, even if it is not unique.
     model, _ = _fit(X / scale, fitted, min(fits, key=lambda fit: fit[1])[0], SWEEPS)
 
     expected = root_mean_square(full(model)[zeros])

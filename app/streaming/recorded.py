@@ -1,4 +1,4 @@
-"""Recorded events in pages that all clients share: each page is read and encoded once, however many replay it."""
+"""Recorded events in pages that all clients share: each page is read and encoded once for all of them."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ from sparse_ncp.worker.records.events import parse_event_id
 
 # Iterations of a page. A client that is slow to read holds one page in memory.
 PAGE = 100
-# Changes of state that a page usually has room for beside them.
+# Changes of state that usually fit on a page besides them.
 CHANGES = 20
 # Memory of the pages that are kept.
 MAX_BYTES = 32 << 20

@@ -1,4 +1,4 @@
-"""Answers of renderers: wait for one as long as the client is there, and send it from its file."""
+"""Answers of renderers: wait for one while the client is connected, and send it from its file."""
 
 import os
 from collections.abc import Iterator

@@ -14,7 +14,7 @@ MAX_SILENCE_SECONDS = 90.0
 PATIENCE_SECONDS = 600.0
 
 
-# Where no stream may be opened: how often to ask for what is recorded, and how long until the next attempt at a stream.
+# If too many streams are open: the interval of polling, and the time until the next attempt to open a stream.
 POLL_SECONDS = 2.0
 POLLING_SECONDS = 30.0
 TOO_MANY_STREAMS = "too-many-streams"
@@ -31,7 +31,7 @@ class Event(NamedTuple):
 def follow_events(connection: Connection, path: str, deadline: float | None = None) -> Iterator[Event]:
     """Yield the events up to the last; raise TimeoutError at the deadline of the monotonic clock.
 
-    Where too many streams are open, ask again and again for what is recorded, which gives the same events.
+    If too many streams are open, poll for recorded events instead, which gives the same events.
     """
     last: str | None = None
     polling_until = 0.0

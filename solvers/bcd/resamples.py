@@ -30,7 +30,7 @@ from sparse_ncp.solvers.tensor.threads import Threads, single_threaded_blas
 from sparse_ncp.solvers.tensor.validation import is_masked_out, prepare_tensor
 from sparse_ncp.solvers.zeros import mask_of_readings
 
-# A fit from the model itself is settled, or lost, within few sweeps; a half of the samples moves it further.
+# A fit that starts from the model converges, or leaves it, within few sweeps; with half of the samples it needs more.
 RESAMPLE_STOP = Stop(criterion="relative_objective", tolerance=1e-5, patience=2, max_iterations=30)
 HALF_STOP = RESAMPLE_STOP.model_copy(update={"max_iterations": 40})
 # Settings that a fit which starts from the model does not need.

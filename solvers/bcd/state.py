@@ -321,7 +321,7 @@ def _collected(arrays: dict[str, Any], name: str, modes: range) -> tuple[Array, 
 def check_resumable(
     state: State, settings: Settings, tensor: TensorLike, initial: object, fixed: Mapping[int, Array]
 ) -> None:
-    """Check that a run can go on from a state; what comes after the sweeps may differ from the run that saved it."""
+    """Check that a run can continue from a state; settings of the steps after the sweeps may differ."""
     if initial is not None:
         raise InvalidInput("initial", "is given together with resume", "give one of the two")
     lengths = tuple(len(A) for A in state.factors)

@@ -20,12 +20,12 @@ Name: TypeAlias = Callable[[int, int], int | str]
 NOTHING = 1e-9
 # A penalty with a smaller share of the objective hardly changes the result.
 FAINT = 1e-3
-# A start whose objective is within this share of the chosen one's fits as well; with a congruence below this, it has a
-# component that the other lacks.
+# A start fits as well as the chosen one if its objective is within this share. With a congruence below this, it has a
+# component that the chosen one lacks.
 RIVAL, SAME_COMPONENT = 5e-3, 0.7
 # Begins the note of a run without regrow whose components all vanished although one would lower the objective.
 ZERO_IS_NOT_BEST = "zero is not the best answer"
-# The largest model value over missing entries may be this many times the largest reading.
+# A model is warned of if it exceeds the largest reading this many times over missing entries.
 EXTRAPOLATED = 3.0
 # The sparsity that is proposed where readings do not determine a component.
 SMALL_SPARSITY = 0.002

@@ -1,4 +1,4 @@
-"""Outlying samples: those that the other samples predict badly, and components that are in one sample alone.
+"""Outlying samples: those that the other samples predict badly, and components that are in a single sample.
 
 A sample is left out, the loadings of the other modes are refitted to the rest, and the sample is fitted to them. Its
 error is compared with the median of all. The worst sample is taken out for good before the next is looked for, since it
@@ -21,14 +21,14 @@ from sparse_ncp.solvers.tensor.products import Float64, hadamard
 from sparse_ncp.solvers.tensor.scan import Booleans
 from sparse_ncp.solvers.tensor.threads import Threads, split_evenly
 
-# A sample is outlying if the squared error of leaving it out is this many times the median, and is no rounding: at
+# A sample is outlying if its squared error when left out is this many times the median, and is not rounding error: at
 # least this share of the mean square of a sample.
 OUTLYING, LEAST_ERROR = 10.0, 1e-4
-# A component is one sample's if that has this share of the sum of its squared loadings.
+# A component is in a single sample if that has this share of the sum of its squared loadings.
 ONE_SAMPLE = 0.9
 # Fewer samples have no median to compare with.
 FEWEST_SAMPLES = 4
-# Sweeps of a refit without a sample, and of the refit once a sample is taken out.
+# Sweeps of a refit without a sample, and of the refit after an outlying sample was removed.
 SWEEPS, FURTHER_SWEEPS = 25, 100
 # Samples that are left out in turn: all, or of many those with the largest residual or leverage.
 MOST_LEFT_OUT = 64
@@ -68,7 +68,7 @@ class SampleDiagnostics:
     outliers : tuple of Outlier
         The outlying samples, the worst first.
     single : tuple of SingleSample
-        Components that live in one sample.
+        Components that are in a single sample.
     reason : str or None
         Why no sample was left out.
     """

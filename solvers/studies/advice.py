@@ -21,13 +21,13 @@ FLAT = 0.85
 MOST_HIDDEN = 0.025
 # A tensor that varies less than this fraction of what noise may hide is constant but for rounding.
 LEAST_VARIATION = 1e-6
-# A component lives in one sample if this has more than this fraction of its squared scores.
+# A component is in a single sample if that has more than this fraction of its squared scores.
 OF_ONE_SAMPLE = 0.9
 
 # A matrix does not determine its components: a rotation of them may fit as well.
 FEWEST_MODES = 3
 
-# The criteria in words.
+# Names of the criteria in messages.
 WORDS = {
     "gain": "gain over the noise",
     "cliff": "steepest fall in gain",
@@ -184,7 +184,7 @@ def with_other_zeros(advice: Advice, other: Advice, zeros: Zeros, found: Sequenc
 
 
 def single_samples(scores: Sequence[Sequence[float]] | np.ndarray) -> tuple[int, ...]:
-    """Return, for each component that lives in one sample, that sample; with fewer than three samples there is none."""
+    """Return the sample of each component that is in a single sample; with fewer than three samples there is none."""
     squares = np.square(np.asarray(scores, np.float64))
     if len(squares) < 3:
         return ()
@@ -193,7 +193,7 @@ def single_samples(scores: Sequence[Sequence[float]] | np.ndarray) -> tuple[int,
 
 
 def _doubts(evidence: Evidence, factors: Factors, own: Sequence[int]) -> Iterator[str]:
-    """Yield why no number can be sure, whatever the criteria say."""
+    """Yield the reasons for which no number can be sure, independent of the criteria."""
     k = evidence.verdict.suggestion
     if evidence.seeds < 2:
         yield "1 seed cannot agree with another: give at least 2"

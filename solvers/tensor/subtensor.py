@@ -17,7 +17,7 @@ from sparse_ncp.solvers.tensor.protocol import Gram, GramProduct, Modes, Observe
 from sparse_ncp.solvers.tensor.scan import OnProgress
 
 Number = TypeVar("Number", bound=np.floating[Any])
-# Embedded factors of a mode that are remembered: a partial result is reused where the very same arrays come again.
+# Embedded factors of a mode that are cached: partial results are reused for the same arrays.
 REMEMBERED = 4
 
 

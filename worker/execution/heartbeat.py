@@ -99,11 +99,11 @@ class Heartbeat:
         return True
 
     def should_yield(self) -> bool:
-        """Return whether the job should give way to others now. If it should have, ask again: they may be served."""
+        """Return whether the job should give way, after another renewal: the others may have been served since."""
         return self._should_yield and self.renew() and self._should_yield
 
     def decline_to_yield(self) -> None:
-        """Go on until the next heartbeat asks again, since what was computed cannot be saved now."""
+        """Continue until the next heartbeat, because the state cannot be saved now."""
         self._should_yield = False
 
 

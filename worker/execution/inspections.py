@@ -16,7 +16,7 @@ from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.local import open_store
 from sparse_ncp.worker.store.store import Store
 
-# Time between two rounds: the page shows what was found soon after an upload.
+# Time between two searches: the page shows the findings soon after an upload.
 PAUSE_SECONDS = 2.0
 # Largest side of the map of zeros; longer modes are thinned.
 MAX_SIDE = 128

@@ -1,4 +1,4 @@
-"""Bytes that the results of a run may take, known before it starts: reserved from the quota of its owner."""
+"""The largest size of the results of a run, which is reserved from the quota of its owner at submission."""
 
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ STATE_COPIES = 3
 
 
 class ResultSize(NamedTuple):
-    """Largest bytes of the files of a run: those that stay, and those that it has only while it runs.
+    """Largest bytes of the files of a run: those that stay, and those that exist only while it runs.
 
     The labels of the tensor come to these `label_copies` times.
     """

@@ -33,7 +33,7 @@ class Done(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """An exception in parts: those of ours cannot be pickled, since their arguments differ from those stored."""
+    """An exception in parts: exceptions of this package cannot be pickled, as their arguments are not stored."""
 
     kind: type[Exception]
     arguments: tuple[Any, ...]
@@ -57,7 +57,7 @@ def encode(message: object) -> bytes:
 
 
 def decode(received: bytes) -> Any | None:
-    """Return the message; None if a part is missing. Both sides are ours, so it may be unpickled."""
+    """Return the message; None if a part is missing. Both processes are trusted, so it may be unpickled."""
     if len(received) < LENGTH.size or len(received) < LENGTH.size + LENGTH.unpack_from(received)[0]:
         return None
     return pickle.loads(received[LENGTH.size :])

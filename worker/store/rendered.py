@@ -1,4 +1,4 @@
-"""Exports, plots and tables that were made before: kept for their owner within a quota, least recently used out."""
+"""A cache of exports, plots and tables, of limited size; the least recently used answers are evicted."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ CONTENT, MATCHES = "content", "matches.json"
 RENEW_SECONDS = 60.0
 # A small result costs an entry of the list as well: so the number of entries is bounded too.
 LEAST_BYTES = 1 << 16
-# After an eviction so much of the quota is used at most, so that not every result evicts.
+# Largest fraction of the quota in use after an eviction, so that not every new result evicts others.
 KEPT_SHARE = 0.9
 
 

@@ -10,7 +10,7 @@ import { address, apiError } from "./request.js";
 const SILENCE_LIMIT = 40_000;
 // A hidden page closes its connection: browsers allow six per server, over all tabs.
 const HIDDEN_LIMIT = 20_000;
-// Where no stream may be opened: how often to ask for what is recorded, and how long until a stream is tried again.
+// If too many streams are open: the interval of polling, and the time until the next attempt to open a stream.
 const POLL_PAUSE = 2_000;
 const POLLING_LIMIT = 30_000;
 

@@ -70,13 +70,13 @@ class Search:
         return self.starts > 1 and self.stage != "final"
 
     def pass_over(self, candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-        """Add starts to those that were passed over; their factors are kept in single precision."""
+        """Add starts that were not chosen; their factors are stored in single precision."""
         with np.errstate(over="ignore"):  # what became infinite is unlike any other
             single = [tuple(A.astype(np.float32, copy=False) for A in one.factors) for one in candidates]
         return (*self.passed_over, *(Candidate(one.outcome, A) for one, A in zip(candidates, single, strict=True)))
 
     def compared(self, chosen: Candidate, tensor_norm: float) -> "Search":
-        """Return the search after the choice: all starts are compared with the one that goes on, and dropped."""
+        """Return the search after the choice: all starts are compared with the one that continues, and dropped."""
         found = {
             one.outcome.start: lowest_congruence(chosen.factors, one.factors, DEAD_SHARE * tensor_norm)
             for one in (*self.candidates, *self.passed_over)
@@ -85,7 +85,7 @@ class Search:
         return replace(self, outcomes=outcomes, candidates=(), passed_over=())
 
     def header(self) -> dict[str, Any]:
-        """Everything but the factors of candidates and of starts that were passed over, as JSON."""
+        """Everything but the factors of candidates and of the starts that were not chosen, as JSON."""
         starts = ("outcomes", "candidates", "passed_over")
         return {
             **{name: value for name, value in vars(self).items() if name not in starts},

@@ -1,4 +1,4 @@
-"""Trial starts: several short runs, of which the lowest continues; lost components are put back on the way.
+"""Trial starts: several short runs, of which the one with the lowest objective continues. Lost components are put back.
 
 Which local minimum a run ends in depends on its start far more than on β, and components die early. So a run with the
 recommended settings begins with several starts of a few dozen sweeps. Each puts lost components back whenever its

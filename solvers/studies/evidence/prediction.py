@@ -19,7 +19,7 @@ OVERFIT_SWEEPS, CHAIN_SWEEPS, COLD_SWEEPS, WARM_SWEEPS, TOLERANCE = 50, 30, 20, 
 TRIED = 4
 # The cold model is taken unless the loss of the warm one is lower by more than this fraction.
 SAME_LOSS = 1e-4
-# Largest squared standardised error of one entry: an outlier must not decide alone.
+# Largest squared standardised error of one entry: a single outlier must not dominate.
 LARGEST_ERROR = 25.0
 
 

@@ -30,16 +30,16 @@ SURE, VERY_SURE, STEEP = 0.6, 0.8, 5.0
 
 @dataclass(frozen=True)
 class Criteria:
-    """The number of components by each criterion alone; None for one that does not apply or was not asked."""
+    """The number of components by each criterion alone; None for one that does not apply or was not evaluated."""
 
     gain: int | None  # the least loss plus 0.95 u per component; 0 if nothing stands out from the noise
     cliff: int | None  # after which the gains fall most steeply
-    agreement: int | None  # up to which all seeds find the same
+    agreement: int | None  # the largest at which all seeds find the same
     prediction: int | None = None  # which predicts left-out entries and fibres as well as any
     cold_prediction: int | None = None  # the same of models that never saw these entries
-    halves: int | None = None  # up to which halves of the samples give the same
-    bootstrap: int | None = None  # up to which every resampling of the samples gives the same
-    core: int | None = None  # up to which the core is consistent
+    halves: int | None = None  # the largest at which halves of the samples give the same
+    bootstrap: int | None = None  # the largest at which resampled samples give the same
+    core: int | None = None  # the largest with a consistent core
 
 
 WEIGHTS: Mapping[str, float] = {

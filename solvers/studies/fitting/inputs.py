@@ -1,4 +1,4 @@
-"""The tensor of a choice: checked, and as the fits need it."""
+"""The tensor of a choice, checked and prepared for the fits."""
 
 import math
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from sparse_ncp.solvers.zeros import ZeroFibres, Zeros, find_zero_fibres, withou
 
 # An overfit has at most this fraction of the tensor's entries as parameters, or it would fit the noise.
 LARGEST_SHARE = 1 / 4
-# Tensors in double precision that a choice keeps, and those of each step that is done at the same time, at the most.
+# Largest number of tensors in double precision that a choice keeps, and that each concurrent step needs.
 COPIES, COPIES_PER_THREAD, MOST_STEPS = 8, 8, 12
 
 

@@ -17,7 +17,7 @@ NOISE_KINDS: tuple[NoiseKind, ...] = ("gaussian", "clipped", "counts")
 
 # Bins of the model's values with a variance each, and the smallest number of entries in a bin.
 BINS, PER_BIN = 12, 200
-# No bin has less than this fraction of the mean variance: faint entries must not decide alone.
+# No bin has less than this fraction of the mean variance: faint entries must not dominate.
 LEAST_VARIANCE = 0.05
 # Noise below this fraction of the root mean square (60 dB) looks like a fit that has not quite converged.
 LEAST_DEVIATION = 1e-3
