@@ -30,6 +30,10 @@ class LaterFormat(Exception):
     """A data folder or a Redis that a later release has written in a format which this one would misread."""
 
 
+class OldRedis(Exception):
+    """A Redis that lacks what the scripts need."""
+
+
 class InUse(Exception):
     """A tensor or job that a queued or running job still needs."""
 

@@ -10,6 +10,7 @@ from sparse_ncp.app.server.discovery import with_running_redis
 from sparse_ncp.app.server.embedded_redis import discard_socket, socket_path, start_redis, url_of
 from sparse_ncp.app.server.errors import NoServer, StartupError
 from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.data_format import check_folder, check_redis
 from sparse_ncp.worker.operations.cleanup import Cleanup
 from sparse_ncp.worker.processes import stop
 from sparse_ncp.worker.records.records import Records
@@ -21,10 +22,12 @@ KINDS = {"study": "studies", "job": "jobs", "tensor": "tensors", "file": "files"
 
 
 def collect_garbage(configuration: Configuration, dry_run: bool) -> None:
-    """Run the cleanup and print what it removed. A missing data folder is an error."""
+    """Run the cleanup and print what it removed. A missing data folder, or one of a later release, is an error."""
     if not configuration.data.is_dir():
         raise StartupError(f"there is no data folder {configuration.data}; name it with --data")
+    check_folder(configuration.data)
     with open_redis(configuration) as reachable:
+        check_redis(reachable)
         verb = "would remove" if dry_run else "removed"
         counts: Counter[str] = Counter()
         nbytes = 0

@@ -29,7 +29,7 @@ from sparse_ncp.app.server.errors import NoServer, NotReady, StartupError
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.data_format import mark_folder, mark_redis
-from sparse_ncp.worker.errors import LaterFormat, NotFound, Unavailable
+from sparse_ncp.worker.errors import LaterFormat, NotFound, OldRedis, Unavailable
 from sparse_ncp.worker.processes import no_garbage_collection
 
 Fd = Annotated[int | None, typer.Option(hidden=True, help="the launcher's socket, already listening")]
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _refuse(error.format_message() + hint, error.exit_code)
     except (NotReady, NoServer) as error:
         return _refuse(error, ExitCode.FAILED)
-    except (StartupError, InvalidInput, NotFound, Unavailable, LaterFormat) as error:
+    except (StartupError, InvalidInput, NotFound, Unavailable, LaterFormat, OldRedis) as error:
         return _refuse(error, ExitCode.REFUSED)
 
 

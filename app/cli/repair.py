@@ -4,6 +4,7 @@ from sparse_ncp.app.server.data_folder import lock_data_folder
 from sparse_ncp.app.server.errors import StartupError
 from sparse_ncp.app.server.redis_log import cut, find_damage, rebuild_manifest
 from sparse_ncp.worker.config import Configuration
+from sparse_ncp.worker.data_format import check_folder
 
 
 def repair_records(configuration: Configuration) -> None:
@@ -11,6 +12,7 @@ def repair_records(configuration: Configuration) -> None:
     folder = configuration.data / "redis"
     if not folder.is_dir():
         raise StartupError(f"{configuration.data} has no folder redis to repair; name the data folder with --data")
+    check_folder(configuration.data)
     with lock_data_folder(configuration.data, patience_seconds=0):
         rebuilt = rebuild_manifest(folder)
         damage = find_damage(folder)

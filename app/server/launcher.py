@@ -21,7 +21,7 @@ from sparse_ncp.app.server.discovery import api_version
 from sparse_ncp.app.server.embedded_redis import discard_socket, socket_path, start_redis, url_of
 from sparse_ncp.app.server.errors import NotReady, RedisStartError
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.data_format import mark_folder, mark_redis
+from sparse_ncp.worker.data_format import check_redis, mark_folder, mark_redis
 from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.logs import configure_logging
 from sparse_ncp.worker.processes import StartSignal, start, stop
@@ -153,6 +153,7 @@ class Launcher:
             "redis", lambda: start_redis(configuration, address, folder, [self._lock]), REDIS_STOP_SECONDS
         )
         self._processes.insert(0, redis)
+        check_redis(configuration)
         from sparse_ncp.worker.records.redis.connection import RedisConnection
         from sparse_ncp.worker.records.workers import Leases
 
