@@ -14,7 +14,7 @@ import threading
 from contextlib import suppress
 
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.errors import RenderingTooLarge, StoreFull, StoreUnavailable
+from sparse_ncp.worker.errors import NotFound, RenderingTooLarge, StoreFull, StoreUnavailable
 from sparse_ncp.worker.logs import LogContext, bind_process_context, configure_logging
 from sparse_ncp.worker.processes import die_with_parent, limit_memory, no_garbage_collection
 from sparse_ncp.worker.rendering.messages import Done, Failed, Task, encode, receive, unnamed_file
@@ -90,7 +90,7 @@ def _serve(task: Task, configuration: Configuration, connection: socket.socket) 
     operations = Operations.of(configuration)
     answer: Done | Failed
     try:
-        opened = _answer(task, operations, configuration)
+        opened = make_answer(task, operations, configuration)
         answer, descriptors = Done(opened.sha256, opened.nbytes, opened.iteration), [opened.file.fileno()]
     except MemoryError:
         answer, descriptors = Failed.of(RenderingTooLarge(configuration.render_memory_bytes)), []
@@ -105,15 +105,28 @@ def _serve(task: Task, configuration: Configuration, connection: socket.socket) 
             operations.store.rendered.evict(configuration.render_cache_bytes, configuration.min_free_bytes)
 
 
-def _answer(task: Task, operations: Operations, configuration: Configuration) -> OpenFile:
-    """Make the answer as a file: kept for the next request where that is useful, else without a name."""
+def make_answer(task: Task, operations: Operations, configuration: Configuration) -> OpenFile:
+    """Make the answer as a file: kept for the next request where that is useful, else without a name.
+
+    Raises
+    ------
+    NotFound
+        The record was deleted meanwhile; nothing is kept of it.
+    """
     made: Rendered | OpenFile = task.asked.make(operations)
     if not isinstance(made, Rendered):
         return made
     content, iteration = made
     if task.digest is not None and len(content) <= configuration.render_cache_bytes:
         try:
-            return operations.store.rendered.save(task.asked.id, task.digest, content, iteration)
+            opened = operations.store.rendered.save(task.asked.id, task.digest, content, iteration)
+            try:
+                task.asked.look(operations)  # a deletion removes what it finds, which may be before the answer is kept
+            except NotFound:
+                opened.file.close()
+                operations.store.rendered.discard(task.asked.id)
+                raise
+            return opened
         except (StoreFull, StoreUnavailable, FileNotFoundError) as error:
             log.warning("an answer is not kept for the next request: %s", error)
     if len(content) <= MEMORY_BYTES:

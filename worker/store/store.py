@@ -13,6 +13,7 @@ from sparse_ncp.worker.store.blobs import Blobs, Disk, OpenFile, StoredItem
 from sparse_ncp.worker.store.copies import IsUnused
 from sparse_ncp.worker.store.job_files import JobFiles
 from sparse_ncp.worker.store.manifests import withdraw
+from sparse_ncp.worker.store.rendered import ROOT as RENDERED
 from sparse_ncp.worker.store.rendered import RenderedFiles
 from sparse_ncp.worker.store.results import open_scratch
 from sparse_ncp.worker.store.tensors import Tensors, Upload
@@ -120,10 +121,10 @@ class Store:
     # Contents and capacity
 
     def find(self, kind: Literal["job", "content"], id: str) -> StoredItem | None:
-        """Describe the files of a job, or a tensor by its SHA-256; None if there is nothing."""
+        """Describe the files of a job and its exports, or a tensor by its SHA-256; None if there is nothing."""
         if kind == "content":
             return self._tensors.item(id)
-        nbytes = [blob.nbytes for blob in self._blobs.list(f"jobs/{id}/")]
+        nbytes = [blob.nbytes for root in ("jobs", RENDERED) for blob in self._blobs.list(f"{root}/{id}/")]
         return StoredItem(f"jobs/{id}", sum(nbytes)) if nbytes else None
 
     def abandoned_uploads(self) -> list[StoredItem]:

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,8 +14,14 @@ import psutil
 import pytest
 
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.errors import RenderingRefused
+from sparse_ncp.worker.contract import Export
+from sparse_ncp.worker.errors import NotFound, RenderingRefused
+from sparse_ncp.worker.operations.cleanup import Cleanup
 from sparse_ncp.worker.rendering.fair_queue import FairQueue
+from sparse_ncp.worker.rendering.jobs import FactorsExport
+from sparse_ncp.worker.rendering.messages import Task
+from sparse_ncp.worker.rendering.renderer import make_answer
+from sparse_ncp.worker.rendering.request import Operations, Rendered
 from tests.support.api import OWNER, Api, finished, http_client, planted, refused, running_api, submit, upload
 from tests.support.processes import frozen
 from tests.support.stack import wait_for
@@ -69,6 +76,33 @@ def test_a_kept_export_is_out_of_reach_for_others_and_goes_with_its_job(api_with
         assert lab.delete(f"/v1/jobs/{job['id']}").status_code == 204
         refused(lab.get(path), 404)
         assert not kept(api_with_worker, job["id"])
+
+
+@dataclass(frozen=True)
+class DeletedMeanwhile(FactorsExport):
+    """An export whose job is deleted after its factors were read."""
+
+    def make(self, operations: Operations) -> Rendered:
+        made = super().make(operations)
+        operations.jobs.delete(self.owner, self.id)
+        return made
+
+
+def test_nothing_is_kept_of_a_job_that_was_deleted_while_its_export_was_made(api_with_worker: Api) -> None:
+    configuration: Configuration = api_with_worker.app.state.configuration
+    with http_client(api_with_worker.address, LAB) as lab:
+        job = submit(lab, upload(lab, planted(6, 5, 4, seed=8))["id"], stop={"max_iterations": 3})
+        finished(lab, job["id"])
+    operations = Operations.of(configuration)
+    asked = DeletedMeanwhile(LAB, job["id"], Export(format="csv"))
+    with pytest.raises(NotFound):
+        make_answer(Task(asked, "digest", None), operations, configuration)
+    assert not kept(api_with_worker, job["id"])
+
+    operations.store.rendered.save(job["id"], "digest", b"by a renderer that was killed", None).file.close()
+    removed = [item.name for item in Cleanup(operations.records, operations.store, configuration).run()]
+    assert f"jobs/{job['id']}" in removed
+    assert not kept(api_with_worker, job["id"])
 
 
 def test_the_kept_exports_stay_within_their_quota(api_with_worker: Api, job_id: str) -> None:
