@@ -36,8 +36,8 @@ def print_shares(shares: list[OwnerShare]) -> None:
         print(COLUMNS.format(one.owner[:20], *numbers, one.paused.message if one.paused else "").rstrip())
 
 
-@app.command()
-def weigh(name: Name, weight: Weight, data: Data = None, redis_url: RedisUrl = None) -> None:
+@app.command("weight")
+def set_weight(name: Name, weight: Weight, data: Data = None, redis_url: RedisUrl = None) -> None:
     """Set the weight of an owner, its share of the computing time relative to other owners. The default is 1."""
     with _owners(data, redis_url) as owners:
         owners.set_weight(name, weight)

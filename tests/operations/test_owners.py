@@ -1,4 +1,4 @@
-"""`ncp owners` in the terminal: the operator sees shares, weighs owners, and pauses them."""
+"""`ncp owners` in the terminal: the operator sees shares, sets weights, and pauses owners."""
 
 import re
 import subprocess
@@ -26,7 +26,7 @@ def test_an_owner_is_weighed_paused_and_resumed(tmp_path: Path) -> None:
             return found
 
         wait_for(lambda: now()["progress"], what="progress")
-        assert ncp("owners", "weigh", "local", 2.5, "--data", running.data).returncode == 0
+        assert ncp("owners", "weight", "local", 2.5, "--data", running.data).returncode == 0
         paused = ncp("owners", "pause", "local", "--reason", "the lamp is changed", "--data", running.data)
         assert paused.returncode == 0, paused.stderr
         found = wait_for(lambda: here if (here := now())["paused"] else None, what="the job to be handed back")
@@ -50,6 +50,6 @@ def test_without_a_server_it_says_so(tmp_path: Path) -> None:
 
 
 def test_a_weight_outside_its_range_is_refused(tmp_path: Path) -> None:
-    found = ncp("owners", "weigh", "ann", 0, "--data", tmp_path)
+    found = ncp("owners", "weight", "ann", 0, "--data", tmp_path)
     assert found.returncode == 2
     assert "0.01" in found.stderr

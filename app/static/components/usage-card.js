@@ -46,7 +46,7 @@ function usageFacts({
         limits.live_jobs ? `${live} of ${limits.live_jobs}` : whole(live),
         `${jobs.queued} queued, ${jobs.running} running`,
       ],
-      ["Runs of studies left", limits.live_runs ? `${whole(runs)} of ${whole(limits.live_runs)}` : whole(runs)],
+      ["Unfinished runs of studies", limits.live_runs ? `${whole(runs)} of ${whole(limits.live_runs)}` : whole(runs)],
       [
         "Ended jobs",
         whole(jobs.succeeded + jobs.failed + jobs.cancelled),

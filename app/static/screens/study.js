@@ -24,8 +24,8 @@ const CRITERIA = {
   gain: ["By gain", "more components improve the fit no more than they would on noise"],
   cliff: ["By steepest fall", "the next component improves the fit far less"],
   agreement: ["By agreement of seeds", "largest number at which all random starts find the same components"],
-  prediction: ["By prediction", "predicts readings that were left out as well as any number"],
-  cold_prediction: ["By blind prediction", "the same, by fits that never saw these readings"],
+  prediction: ["By prediction", "smallest number that predicts left-out readings as well as any"],
+  cold_prediction: ["By blind prediction", "the same, with fits that started without these readings"],
   halves: ["By halves", "largest number at which two halves of the samples give the same components"],
   bootstrap: ["By resampling", "largest number at which resampled samples give the same components"],
   core: ["By core consistency", "largest number with a core consistency above 70 %"],
@@ -476,7 +476,7 @@ function ranksCard({ table }) {
 function stabilityCard({ result, job_id: job, request }) {
   const stability = result?.stability;
   if (!stability) return null;
-  const heads = ["Component", "Weight", "Replicability", "Worst of three halves"];
+  const heads = ["Component", "Weight", "Replicability", "Lowest of three split halves"];
   const fixed = (value) => value?.toFixed(3) ?? "–";
   return card(
     "How sure is each component?",

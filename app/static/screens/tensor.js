@@ -139,7 +139,11 @@ function zerosCard({ mode, entries, share, ratio, map }, tensor, signal) {
         { class: "button", href: link("/new", { tensor: tensor.id, zeros: "missing" }) },
         "Run with these as missing",
       ),
-      h("a", { class: "button", href: link("/new", { tensor: tensor.id, kind: "choose" }) }, "Choose, both ways"),
+      h(
+        "a",
+        { class: "button", href: link("/new", { tensor: tensor.id, kind: "choose" }) },
+        "Choose the number of components",
+      ),
     ],
     h(
       "p",
@@ -147,7 +151,7 @@ function zerosCard({ mode, entries, share, ratio, map }, tensor, signal) {
       `${count(entries, "entry is", "entries are")} zero (${percent(share, 1)}) all along `,
       `${modeName(tensor.axes, mode)}, but a fit of the others expects ${whole(Math.round(ratio))} times its residual `,
       "there. If these readings were cut out or not made, a run should leave them out. ",
-      "Nothing is changed unless you ask for it.",
+      "They are left out only on request.",
     ),
     drawing,
   );
