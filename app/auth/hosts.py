@@ -30,6 +30,19 @@ def is_known(header: str, further: Collection[str]) -> bool:
     return is_loopback(found["name"]) or found["name"] in further
 
 
+def network_of(address: str) -> str:
+    """Return what one machine may have of addresses: its IPv4 address, or the /64 network of its IPv6 address."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:  # a proxy may name its callers as it likes
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((int(found), 64), strict=False))
+
+
 def listed(names: str | None) -> frozenset[str]:
     """Return the names in a comma-separated list."""
     return frozenset(name.strip().lower() for name in (names or "").split(",") if name.strip())

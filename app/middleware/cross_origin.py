@@ -7,6 +7,7 @@ from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from sparse_ncp.app.auth.hosts import HOST
 from sparse_ncp.app.auth.sessions import COOKIE
 from sparse_ncp.app.errors.problem import problem
 
@@ -61,6 +62,8 @@ class CrossOriginMiddleware:
 
 def _is_same(origin: str, host: str) -> bool:
     """Return whether an origin has this host and port. Either may leave out the default port of the scheme."""
+    if HOST.fullmatch(host.strip().lower()) is None:  # such as localhost@evil.example, of which urlsplit takes the end
+        return False
     try:
         ours, theirs = urlsplit(origin), urlsplit(f"//{host}")
         ports = [DEFAULT_PORTS.get(ours.scheme) if url.port is None else url.port for url in (ours, theirs)]

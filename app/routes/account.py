@@ -1,14 +1,15 @@
 """The caller: what they use of the server and their limits, and the session of a browser."""
 
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import AwareDatetime, Field
 from starlette.responses import JSONResponse, Response
 
+from sparse_ncp.app.auth.api_keys import digest_of
 from sparse_ncp.app.auth.authenticate import API_PREFIX, SESSION_PATH, Authenticator
 from sparse_ncp.app.auth.authenticate import Caller as _Caller
+from sparse_ncp.app.auth.hosts import network_of
 from sparse_ncp.app.auth.sessions import COOKIE
 from sparse_ncp.app.deps import Caller, Config, Records, only_json
 from sparse_ncp.app.errors.exceptions import (
@@ -23,8 +24,8 @@ from sparse_ncp.worker.config import Configuration
 from sparse_ncp.worker.contract import Usage
 from sparse_ncp.worker.owner_limits import FrozenModel, Limits
 
-# Attempts to sign in from one address: ten at once, then one a second. Enough for people
-# who mistype, and far too few to guess a key of 32 random bytes.
+# Attempts to sign in from one address, and with one key from anywhere: ten at once, then one a second. Enough for
+# people who mistype, and far too few to guess a key of 32 random bytes.
 ATTEMPTS_PER_SECOND = 1.0
 router = APIRouter(tags=["server"])
 
@@ -88,11 +89,13 @@ def sign_in(request: Request, body: SignIn, records: Records, config: Config) ->
     authenticator: Authenticator = request.app.state.authenticator
     if authenticator.is_open(request):
         raise NoSignIn
-    address = request.client.host if request.client else "unknown"
-    allowance = records.stats.take_request_token(f"sign-in:{address}", ATTEMPTS_PER_SECOND)
-    if not allowance.granted:
-        raise RateLimitExceeded(allowance)
-    token, caller = authenticator.sign_in(body.key.strip())
+    secret = body.key.strip()
+    caller_network = network_of(request.client.host if request.client else "")
+    for limited in (f"sign-in:{caller_network}", f"sign-in-key:{digest_of(secret)}"):
+        allowance = records.stats.take_request_token(limited, ATTEMPTS_PER_SECOND)
+        if not allowance.granted:
+            raise RateLimitExceeded(allowance)
+    token, caller = authenticator.sign_in(secret)
     answer = JSONResponse(_answer(caller, required=True).model_dump(mode="json"), 201)
     _set_cookie(answer, request, config, token)
     return answer
@@ -112,7 +115,7 @@ def _set_cookie(answer: Response, request: Request, config: Configuration, token
 
     Behind a proxy with TLS, only the Origin header shows that the browser uses https.
     """
-    secure = "https" in (request.url.scheme, urlsplit(request.headers.get("origin", "")).scheme)
+    secure = "https" in (request.scope["scheme"], request.headers.get("origin", "").partition(":")[0].lower())
     answer.set_cookie(
         COOKIE,
         token or "",
