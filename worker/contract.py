@@ -348,7 +348,7 @@ class Preparation(FrozenModel):
 
 
 class Paused(FrozenModel):
-    """Why a queued job that has begun waits, or why no job of its owner runs."""
+    """Why a job that has begun is queued again, or why no job of its owner runs."""
 
     iteration: int = Field(description="the iteration after which the job continues; 0 if it has not begun")
     since: AwareDatetime
@@ -402,7 +402,7 @@ class Job(FrozenModel):
         description="place in the queue, where 1 is next; null unless queued, and while the operator pauses the owner"
     )
     paused: Paused | None = Field(
-        None, description="why a queued job waits although it has begun, or was paused by the operator; else null"
+        None, description="why a job that has begun is queued again, or is paused by the operator; else null"
     )
     study_id: str | None = Field(description="the study that the job belongs to, or null")
     created_at: AwareDatetime
@@ -502,7 +502,7 @@ class Usage(FrozenModel):
     owner: str
     stored_bytes: int = Field(description="tensors and results together; the same tensor uploaded twice counts twice")
     reserved_bytes: int = Field(
-        0, description="bytes that queued and running jobs may still store; the quota counts them"
+        0, description="bytes reserved for the results of queued and running jobs; the quota counts them"
     )
     tensor_bytes: int
     result_bytes: int = Field(description="factors and histories of finished jobs")
@@ -510,7 +510,7 @@ class Usage(FrozenModel):
     live_studies: int = Field(0, description="studies queued or running; each counts as one live job")
     live_jobs: int = Field(0, description="queued and running jobs as `limits.live_jobs` counts them")
     label_bytes: int = Field(0, description="labels of tensors, jobs and studies; equal ones count once")
-    live_runs: int = Field(0, description="runs left in queued and running studies")
+    live_runs: int = Field(0, description="unfinished runs of queued and running studies")
     computing_seconds: float = Field(description="total of all jobs, including deleted ones")
 
 

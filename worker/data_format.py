@@ -15,7 +15,7 @@ from sparse_ncp.worker.errors import LaterFormat, OldRedis, Unavailable
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.store.files import atomic_write, private_folder
 
-# Data from before there was a number are of format 1, too.
+# Data without a number are of format 1, too.
 FORMAT = 1
 NAME = "format"
 # The first release of Redis whose scripts have flags.

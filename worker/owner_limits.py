@@ -21,7 +21,7 @@ class Limits(FrozenModel):
     )
     live_jobs: int | None = Field(None, ge=1, description="jobs that may be queued or running at the same time")
     study_runs: int | None = Field(None, ge=1, description="runs of a study; a study counts as one live job")
-    live_runs: int | None = Field(None, ge=1, description="runs left in queued and running studies together")
+    live_runs: int | None = Field(None, ge=1, description="unfinished runs of queued and running studies together")
     rank: int | None = Field(None, ge=1, description="largest rank of a job")
     job_seconds: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="largest stop.max_seconds of a job, and its default"
@@ -49,7 +49,7 @@ UNLIMITED = Limits()
 
 
 class OwnerPause(FrozenModel):
-    """Since when and why the operator lets no job of an owner run."""
+    """A pause of an owner by the operator: since when, and why."""
 
     since: AwareDatetime
     note: str = Field("", max_length=200, description="the operator's reason, which the owner sees")
@@ -66,12 +66,10 @@ class OwnerShare(FrozenModel):
     weight: float = Field(description="share of the computing time relative to other owners, by default 1")
     running: int = Field(description="workers in use; tiny runs of a study share one")
     queued: int
-    recent_seconds: float = Field(
-        description="recent computing time: half of it is forgotten after NCP_SHARE_HALF_LIFE_SECONDS"
-    )
+    recent_seconds: float = Field(description="recent computing time, with a half-life of NCP_SHARE_HALF_LIFE_SECONDS")
     share: float = Field(description="the same as a fraction of the recent computing time of all owners")
     account_seconds: float = Field(
-        description="what decides who is next, the lowest first: recent computing time divided by the weight. It "
-        "begins with the lowest account of a waiting or running owner, so that no owner gains by having been away"
+        description="recent computing time divided by the weight; the owner with the lowest is served next. It "
+        "starts at the lowest account of the owners with live jobs, so that no owner gains by having been away"
     )
-    paused: OwnerPause | None = Field(None, description="why the operator lets no job of the owner run; else null")
+    paused: OwnerPause | None = Field(None, description="the pause of the owner by the operator, or null")

@@ -23,7 +23,7 @@ LastEventId = Annotated[
 ]
 Follow = Annotated[
     bool,
-    Query(description="false: only what is recorded so far. For clients that may not open another stream: ask again"),
+    Query(description="false: return the events recorded so far, for clients that poll instead of opening a stream"),
 ]
 EXAMPLE = 'id: 7-0\nevent: progress\ndata: {"iteration": 7, "objective": 1.5, ..., "phase": "exact"}\n\n'
 STUDY_EXAMPLE = 'id: 7-0\nevent: run\ndata: {"job_id": "…", "state": "succeeded", "cell": 4, "repeat": 0, ...}\n\n'
@@ -33,7 +33,7 @@ router = APIRouter(prefix=API_PREFIX)
 def _responses(example: str, kinds: str) -> dict[int | str, dict[str, Any]]:
     return {
         200: {"content": {"text/event-stream": {"example": example}}, "description": f"{kinds} events"},
-        204: {"description": "You have received the end; do not connect again"},
+        204: {"description": "The last event was sent before; do not connect again"},
         **error_responses(404, 429),
     }
 

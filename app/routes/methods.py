@@ -15,7 +15,7 @@ class MethodAnswer(BaseModel):
 
     name: str
     title: str
-    penalty: str = Field(description="the paper's own, used when none is asked for")
+    penalty: str = Field(description="penalty of the paper, used by default")
     monotone: bool = Field(description="the objective never rises, except by rounding")
     exact: bool = Field(description="each mode's problem is solved to its minimum")
     options: list[str] = Field(description="settings that belong to this method")

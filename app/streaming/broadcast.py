@@ -22,11 +22,11 @@ from sparse_ncp.worker.records.events import START, EventRecords, parse_event_id
 BLOCK_MILLISECONDS = 100
 # Entries read at once, of each job.
 BATCH = 1000
-# Subscriptions that get events before other requests have a turn: about a millisecond.
+# Subscriptions that get events before other requests are served: about a millisecond.
 SUBSCRIPTIONS = 200
 # Pause after Redis did not answer.
 RETRY_SECONDS = 1.0
-# Events sent at once: a client that is slow to read holds no more in memory.
+# Events sent at once, which bounds the memory for a client that reads slowly.
 PIECE = 100
 # How often the caller of an open stream is identified again, so that a revoked key ends it. Reads a file each time.
 IDENTIFY_SECONDS = 20.0

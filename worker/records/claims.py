@@ -64,12 +64,12 @@ class ClaimRecords:
         spent_seconds : float
             Computing time of all attempts.
         resume_seconds : float, optional
-            What it costs to hand the job back and resume it; None while this attempt has no new sweep to hand back.
+            Seconds that a hand-back and a resume take; None before the first new sweep of this attempt.
 
         Returns
         -------
         LeaseStatus
-            Also whether the job should give way to others, which only this method finds out.
+            The status of the claim, which includes whether the job should give way.
         """
         lease, cost = self._redis.lease_milliseconds, "" if resume_seconds is None else f"{resume_seconds:.3f}"
         status: LeaseStatus = self._redis.script(

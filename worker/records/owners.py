@@ -1,4 +1,4 @@
-"""Owners as the operator sees them: their shares of the computing time, their weights, and pauses."""
+"""Shares of owners in the computing time, and their weights and pauses, which the operator sets."""
 
 from datetime import UTC, datetime
 
@@ -8,13 +8,13 @@ from sparse_ncp.worker.records.redis.connection import RedisConnection
 
 
 class OwnerRecords:
-    """Read the shares of all owners, and change what the operator may set."""
+    """Read the shares of all owners, and set weights and pauses."""
 
     def __init__(self, connection: RedisConnection) -> None:
         self._redis = connection
 
     def shares(self) -> list[OwnerShare]:
-        """Return every owner with a record, the one who is served next first."""
+        """Return every owner with a record, in the order in which they are served next."""
         found = self._redis.script("owners/shares")
         total = sum(float(recent) for _, _, _, _, recent, _, _ in found)
         shares = [
@@ -37,7 +37,7 @@ class OwnerRecords:
         self._redis.script("owners/weigh", owner, repr(weight))
 
     def pause(self, owner: str, note: str = "") -> None:
-        """Start no job of an owner, and hand the running ones back after their sweep."""
+        """Pause an owner: start no more of its jobs, and return running ones to the queue after their sweep."""
         self._redis.script("owners/pause", owner, OwnerPause(since=datetime.now(UTC), note=note).model_dump_json())
 
     def resume(self, owner: str) -> None:
@@ -45,6 +45,6 @@ class OwnerRecords:
         self._redis.script("owners/pause", owner, "")
 
     def paused(self, owner: str) -> OwnerPause | None:
-        """Return why the jobs of an owner do not run; None if they do."""
+        """Return the pause of an owner, or None."""
         held = self._redis.command("HGET", keys.share(owner), "held")
         return None if held is None else OwnerPause.model_validate_json(held)

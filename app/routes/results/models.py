@@ -29,13 +29,13 @@ def get_diagnostics(job_id: str, owner: Owner, models: Models) -> Response:
 
 @router.get("/stability", response_model=JobStability, responses=error_responses(404, 409))
 def get_stability(job_id: str, owner: Owner, models: Models) -> Response:
-    """Get how well each component is found again in other samples, and a band of 5 to 95 % for every loading."""
+    """Get the stability of every component in resampled samples, and a band of 5 to 95 % for every loading."""
     return Response(models.stability(owner, job_id), media_type=JSON)
 
 
 @router.get("/comparison", response_model=JobComparison, responses=error_responses(404, 409))
 async def get_comparison(job_id: str, request: Request, owner: Owner, renderers: Renderers, other: Other) -> Response:
-    """Compare the model with that of another job: matched components, errors, and scores of what one leaves out."""
+    """Compare the model with that of another job: matched components, errors, and scores of excluded indices."""
     return await rendered(request, renderers, ModelComparison(owner, job_id, other), JSON)
 
 

@@ -20,7 +20,7 @@ router = APIRouter(prefix=f"{API_PREFIX}/tensors/{{tensor_id}}", tags=["tensors"
 async def get_slice(
     tensor_id: str, request: Request, owner: Owner, renderers: Renderers, fix: Fix = "", most: Most = 256
 ) -> Response:
-    """Get a slice of the tensor. Some modes are held at an index; the others are whole or evenly thinned."""
+    """Get a slice of the tensor. Some modes are fixed at an index; the others are whole or evenly thinned."""
     return await rendered(request, renderers, TensorSlice(owner, tensor_id, fix, most), JSON)
 
 
