@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sparse_ncp.solvers import Diagnostics, Settings, diagnose, estimate_memory, solve, synthetic
 from sparse_ncp.solvers.bcd.starts.initial import SVD_OVERSAMPLES, nndsvd
+from sparse_ncp.solvers.diagnostics.core_consistency import ROUNDS
 from sparse_ncp.solvers.tensor import dense
 from sparse_ncp.solvers.tensor.compressed import compress
 from sparse_ncp.solvers.tensor.dense import Tensor
@@ -157,9 +158,9 @@ def test_a_file_with_missing_entries_is_read_as_seldom_and_gives_the_bits_of_an_
     assert streamed.diagnostics is not None
     assert streamed.diagnostics.samples is not None
     assert "larger than memory" in str(streamed.diagnostics.samples.reason)
-    # The scan, the pattern, then its exceptions or bits; two per sweep, one more in the middle; the diagnosis, which
-    # has no core here.
-    assert sum(little_memory) <= (3 + 2 * 4 + 1 + 1) * X.nbytes
+    # The scan, the pattern, then its exceptions or bits; two per sweep, one more in the middle; the diagnosis, and a
+    # round of its core consistency each.
+    assert sum(little_memory) <= (3 + 2 * 4 + 1 + 1 + 1 + ROUNDS) * X.nbytes
 
 
 @needs_vectors
