@@ -12,8 +12,11 @@ from pathlib import Path
 
 from tests.chaos.attacks import Attacks
 from tests.chaos.audit import all_ended, audit, cleaned_up, states
-from tests.chaos.jobs import Jobs
+from tests.chaos.crowds import Crowds
+from tests.chaos.greedy import Greedy
+from tests.chaos.jobs import OWNERS, Jobs
 from tests.chaos.machine import Machine
+from tests.chaos.modest import Modest
 from tests.chaos.server import ChaosServer
 
 # Jobs that wait or run at any time: enough to keep two workers busy and a queue behind them.
@@ -42,25 +45,38 @@ def main() -> int:
 
 def _run(server: ChaosServer, dice: random.Random, seconds: float, seed: int) -> int:
     jobs = Jobs(server, dice)
-    done = _attack(Attacks(server, jobs, dice), jobs, dice, seconds)
+    attacks = Attacks(server, jobs, dice)
+    greedy, crowds, modest = Greedy(attacks, jobs, dice), Crowds(server, jobs, dice), Modest(server, jobs)
+    modest.start()
+    done = _attack(attacks, greedy, crowds, jobs, dice, seconds)
+    complaints = [*modest.end(), *greedy.complaints]
     print(
         "attacks:",
         ", ".join(f"{count} × {name}" for name, count in sorted(done.items())),
         f"= {done.total()}",
         flush=True,
     )
+    print(f"modest owner: {modest}", flush=True)
+    greedy.end()
     all_ended(server, jobs)
+    crowds.end()
+    complaints += crowds.complaints
     print("jobs:", ", ".join(f"{count} {state}" for state, count in states(server, jobs).items()), flush=True)
+    print(
+        f"studies: {len(greedy.studies)} at the end; requests in crowds by status: {dict(crowds.answers)}", flush=True
+    )
     print("cleanup:", ", ".join(cleaned_up(server)) or "nothing was left to it", flush=True)
-    complaints = list(audit(server, jobs))
+    complaints += audit(server, jobs, greedy, dice)
     for complaint in complaints:
         print("COMPLAINT", complaint)
     print(f"{len(jobs.accepted)} jobs accepted; seed {seed}; {len(complaints)} complaints", flush=True)
     return 1 if complaints else 0
 
 
-def _attack(attacks: Attacks, jobs: Jobs, dice: random.Random, seconds: float) -> Counter[str]:
-    named, done = attacks.named(), Counter[str]()
+def _attack(
+    attacks: Attacks, greedy: Greedy, crowds: Crowds, jobs: Jobs, dice: random.Random, seconds: float
+) -> Counter[str]:
+    named, done = {**attacks.named(), **greedy.named(), **crowds.named()}, Counter[str]()
     weights = [weight for weight, _ in named.values()]
     started = time.monotonic()
     reported = started
@@ -72,7 +88,8 @@ def _attack(attacks: Attacks, jobs: Jobs, dice: random.Random, seconds: float) -
                 flush=True,
             )
         attacks.server.keep_other_worker()
-        while len(jobs.live()) < LIVE_JOBS:
+        greedy.keep_long_jobs()
+        while sum(job.owner in OWNERS for job in jobs.live()) < LIVE_JOBS:
             jobs.submit()
         time.sleep(dice.uniform(*PAUSES_SECONDS))
         name = dice.choices(list(named), weights)[0]

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeVar
 
 import httpx
@@ -14,21 +15,26 @@ from numpy.typing import NDArray
 from sparse_ncp.solvers import METHODS, Settings
 from sparse_ncp.worker.broker import wake_worker
 from sparse_ncp.worker.contract import TERMINAL, JobRequest
-from sparse_ncp.worker.errors import StoreUnavailable, Unavailable
+from sparse_ncp.worker.errors import NotFound, StoreUnavailable, Unavailable
+from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
 from tests.chaos.server import ChaosServer
 from tests.support.api import http_client, npy
-from tests.support.jobs import put, queue_job, random_tensor
+from tests.support.jobs import put, random_tensor
 from tests.support.stack import wait_for
 from tests.support.watcher import Watcher
 
 Answer = TypeVar("Answer")
 OWNERS = ("local", "ann", "bob")
-SHAPES = ((30, 30, 30), (60, 50), (12, 12, 12, 12))
+GREEDY, MODEST = "greedy", "modest"
+EVERYBODY = (*OWNERS, GREEDY, MODEST)
+SHAPES = ((30, 30, 30), (60, 50), (12, 12, 12, 12), (60, 60, 60))
+# The last of them is for long jobs.
+LONG_PLACE = len(SHAPES) - 1
 # Nothing is attacked meanwhile, but the machine may be busy with other things.
 PATIENCE_SECONDS = 300.0
 
 
-@dataclass
+@dataclass(eq=False)
 class Accepted:
     """A job that the server has answered for."""
 
@@ -37,6 +43,8 @@ class Accepted:
     tensor: NDArray[np.float64]
     settings: Settings
     cancel_asked: bool = False
+    is_long: bool = False
+    is_paused: bool = False
     watcher: Watcher | None = None
 
 
@@ -48,27 +56,29 @@ class Lane:
 
 
 class Jobs:
-    """`local` goes through HTTP, the others through the records: an open server has one caller."""
+    """`local` goes through HTTP, the others around it: an open server has one caller. Threads may add jobs."""
 
     def __init__(self, server: ChaosServer, dice: random.Random) -> None:
         self._server = server
         self._dice = dice
         self._tensors = [random_tensor(*shape, seed=place) for place, shape in enumerate(SHAPES)]
-        self._lanes = {owner: Lane() for owner in OWNERS}
-        self._count = 0
+        self._lanes = {owner: Lane() for owner in EVERYBODY}
+        self._numbers = count()
         self.accepted: list[Accepted] = []
         self._live: list[Accepted] = []
-        for owner in OWNERS:
+        for owner in EVERYBODY:
             self._lanes[owner].ids = [self._upload(owner, tensor) for tensor in self._tensors]
 
     def live(self) -> list[Accepted]:
         """Return the jobs that are not known to have ended. Each end is checked once, because there are hundreds."""
         with suppress(Unavailable):
-            self._live = [job for job in self._live if self._state(job) not in TERMINAL]
-        return self._live
+            for job in list(self._live):
+                if self._state(job) in TERMINAL:
+                    self._live.remove(job)
+        return list(self._live)
 
     def submit(self) -> None:
-        owner, place = self._dice.choice(OWNERS), self._dice.randrange(len(SHAPES))
+        owner, place = self._dice.choice(OWNERS), self._dice.randrange(LONG_PLACE)
         if self._dice.random() < 0.2:
             self._lanes[owner].ids[place] = self._upload(owner, self._tensors[place])
         method = self._dice.choice(list(METHODS))
@@ -85,40 +95,64 @@ class Jobs:
                 "tolerance": self._dice.choice((0, 1e-6)),
             },
         )
-        job = Accepted(owner, self._send(owner, request), self._tensors[place], request.settings())
+        job = self.add(owner, place, request)
         if owner == "local" and self._dice.random() < 0.7:
             job.watcher = Watcher(self._server.address, job.id)
             job.watcher.start()
+
+    def add(
+        self, owner: str, place: int, request: JobRequest, limits: Limits = UNLIMITED, is_long: bool = False
+    ) -> Accepted:
+        """Submit a request for the tensor in this place, and keep it for the audit."""
+        id = self._send(owner, request, limits)
+        job = Accepted(owner, id, self._tensors[place], request.settings(), is_long=is_long)
         self.accepted.append(job)
         self._live.append(job)
+        return job
+
+    def tensor_id(self, owner: str, place: int) -> str:
+        return self._lanes[owner].ids[place]
+
+    def tensor(self, owner: str, id: str) -> NDArray[np.float64]:
+        return self._tensors[self._lanes[owner].ids.index(id)]
 
     def cancel(self) -> bool:
         """One that lives; False if there is none."""
         live = self.live()
-        if not live:
-            return False
-        job = self._dice.choice(live)
-        job.cancel_asked = True
-        self._persistently(lambda: self._server.records.jobs.cancel(job.owner, job.id))
-        return True
+        if live:
+            self.cancel_one(self._dice.choice(live))
+        return bool(live)
 
-    def _state(self, job: Accepted) -> str:
-        return self._server.records.jobs.get(job.owner, job.id).state
+    def cancel_one(self, job: Accepted) -> None:
+        job.cancel_asked = True
+        self.persistently(lambda: self._server.records.jobs.cancel(job.owner, job.id))
+
+    def delete_ended(self, job: Accepted) -> None:
+        """Delete a job as soon as it has ended. Nothing of it may be left."""
+        if job in self._live:
+            self._live.remove(job)
+        self.accepted.remove(job)
+        wait_for(lambda: self.persistently(lambda: self._state(job)) in TERMINAL, PATIENCE_SECONDS, "a job to end")
+        self.persistently(lambda: delete_once(lambda: self._server.jobs.delete(job.owner, job.id)))
+
+    def _state(self, accepted: Accepted) -> str:
+        job = self._server.records.jobs.get(accepted.owner, accepted.id)
+        accepted.is_paused = job.paused is not None and job.paused.iteration > 0
+        return job.state
 
     def _upload(self, owner: str, tensor: NDArray[np.float64]) -> str:
         if owner == "local":
             return str(self._posted("/v1/tensors", 201, content=npy(tensor))["id"])
-        return self._persistently(lambda: put(self._server.records, self._server.store, tensor, owner)).id
+        return self.persistently(lambda: put(self._server.records, self._server.store, tensor, owner)).id
 
-    def _send(self, owner: str, request: JobRequest) -> str:
+    def _send(self, owner: str, request: JobRequest, limits: Limits) -> str:
         """Send it with an Idempotency-Key: repeated after a lost answer, it is the same job."""
-        self._count += 1
-        key = f"chaos {self._count}"
+        key = f"chaos {next(self._numbers)}"
         if owner == "local":
             body = request.model_dump(mode="json", exclude_unset=True)
             return str(self._posted("/v1/jobs", 202, json=body, headers={"Idempotency-Key": key})["id"])
-        job = self._persistently(lambda: queue_job(self._server.records, owner, request, key))[0]
-        self._persistently(lambda: wake_worker(self._server.configuration))
+        job, _ = self.persistently(lambda: self._server.jobs.submit(owner, request, key, limits))
+        self.persistently(lambda: wake_worker(self._server.configuration))
         return job.id
 
     def _posted(self, path: str, status: int, **content: Any) -> dict[str, Any]:
@@ -131,9 +165,9 @@ class Jobs:
             found: dict[str, Any] = answer.json()
             return found
 
-        return self._persistently(post)
+        return self.persistently(post)
 
-    def _persistently(self, call: Callable[[], Answer]) -> Answer:
+    def persistently(self, call: Callable[[], Answer]) -> Answer:
         """Again while the server is away; anything but its absence is an error."""
 
         def attempt() -> tuple[Answer] | None:
@@ -143,3 +177,9 @@ class Jobs:
                 return None
 
         return wait_for(attempt, PATIENCE_SECONDS, "the server")[0]
+
+
+def delete_once(delete: Callable[[], None]) -> None:
+    """Delete; repeated after a lost answer, the record may be gone already."""
+    with suppress(NotFound):
+        delete()

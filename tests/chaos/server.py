@@ -23,7 +23,15 @@ from tests.support.machine.network import PORT
 from tests.support.processes import configuration_of
 from tests.support.stack import ROOT, Server, descendants, end_tree, server
 
-COMMON: dict[str, Any] = {"threads": 1, "lease_seconds": LEASE_SECONDS, "checkpoint_seconds": 0.2, "min_free_bytes": 0}
+# Short, so that jobs are paused and resumed all the time.
+TURN_SECONDS = 3.0
+COMMON: dict[str, Any] = {
+    "threads": 1,
+    "lease_seconds": LEASE_SECONDS,
+    "turn_seconds": TURN_SECONDS,
+    "checkpoint_seconds": 0.2,
+    "min_free_bytes": 0,
+}
 
 STARTS = 3
 

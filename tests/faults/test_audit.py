@@ -16,9 +16,21 @@ import pytest
 
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import connect
-from tests.chaos.audit import about, all_ended, left_files, left_keys, left_processes
+from tests.chaos import audit
+from tests.chaos.audit import (
+    about,
+    all_ended,
+    left_accounts,
+    left_files,
+    left_keys,
+    left_processes,
+    run_of,
+    solve_sample,
+    solved_again,
+)
 from tests.chaos.jobs import Accepted, Jobs
 from tests.chaos.server import ChaosServer
+from tests.support.jobs import same_bits
 from tests.support.processes import part
 from tests.support.stack import Server, wait_for
 
@@ -138,6 +150,37 @@ def test_a_folder_that_belongs_to_no_job(server: ChaosServer, jobs: Jobs) -> Non
     stray.mkdir()
     assert list(left_files(server, jobs)) == ["folder stray belongs to no job"]
     stray.rmdir()
+
+
+def test_an_export_of_a_record_that_is_gone(server: ChaosServer, jobs: Jobs) -> None:
+    server.store.rendered.save("deleted", "digest", b"factors", None).file.close()
+    assert list(left_files(server, jobs)) == ["rendered/deleted belongs to no record"]
+    server.store.rendered.discard("deleted")
+
+
+def test_what_remains_of_jobs_in_the_accounts_of_owners(server: ChaosServer, jobs: Jobs) -> None:
+    assert list(left_accounts(server)) == []
+    with connect(server.configuration) as redis:
+        redis.zadd(keys.busy("ann"), {"dead": 1})
+        redis.hset(keys.PLANNED, "bob", 3)
+        redis.hincrby(keys.usage("bob"), "reserved_bytes", 8)
+        busy, planned, reserved = left_accounts(server)
+        redis.delete(keys.busy("ann"))
+        redis.hdel(keys.PLANNED, "bob")
+        redis.hincrby(keys.usage("bob"), "reserved_bytes", -8)
+    assert busy == "ncp:busy:ann has ['dead'], but nothing runs"
+    assert planned == "bob has 3 planned runs, but no live study"
+    assert reserved.startswith("bob has nothing live, but is counted with")
+
+
+def test_runs_are_computed_again_in_parallel_within_a_time(
+    server: ChaosServer, jobs: Jobs, job: Accepted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(job, server.records.jobs.get(job.owner, job.id))
+    solved = solve_sample(server, jobs.accepted, random.Random(1))
+    assert same_bits(list(solved[run].factors), list(solved_again(run).factors))
+    monkeypatch.setattr(audit, "SOLVE_SECONDS", 0.0)
+    assert solve_sample(server, jobs.accepted, random.Random(1)) == {}
 
 
 def test_an_upload_that_never_ends(server: ChaosServer, jobs: Jobs) -> None:
