@@ -223,7 +223,10 @@ class Configuration(BaseSettings):
         10_000, ge=8, description="open connections to the API, at most what the limit on open files allows"
     )
     max_connections_per_address: int = Field(
-        100, ge=1, description="connections per address on which no key was sent yet; does not apply to trusted proxies"
+        100,
+        ge=1,
+        description="connections per address on which no key was sent yet; does not apply to this machine and to "
+        "trusted proxies",
     )
     cors_origins: str | None = Field(
         None, description="origins, separated by commas, whose pages may call the API from a browser; if not set, none"

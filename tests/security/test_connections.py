@@ -27,14 +27,15 @@ def configuration(tmp_path: Path) -> Iterator[Configuration]:
 
 @pytest.fixture
 def behind_a_proxy(configuration: Configuration) -> Iterator[Api]:
-    """All clients have the address of a trusted proxy."""
-    with running_api(configuration.model_copy(update={"trusted_proxies": "127.0.0.1"}), keys=True) as made:
+    """All clients have an address of this machine, which may be that of a proxy."""
+    with running_api(configuration, keys=True) as made:
         yield made
 
 
 @pytest.fixture
-def in_the_open(configuration: Configuration) -> Iterator[Api]:
-    """No proxy is trusted."""
+def in_the_open(configuration: Configuration, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    """All clients seem to be on another machine, and none is a proxy."""
+    monkeypatch.setattr("sparse_ncp.app.server.http.api.is_loopback", lambda address: False)
     with running_api(configuration, keys=True) as made:
         yield made
 

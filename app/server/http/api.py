@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from uvicorn.middleware.proxy_headers import _TrustedHosts
 
 from sparse_ncp.app.auth.api_keys import ApiKeys
+from sparse_ncp.app.auth.hosts import is_loopback
 from sparse_ncp.app.main import create_app
 from sparse_ncp.app.server.bind import bind_socket
 from sparse_ncp.app.server.errors import NotReady
@@ -75,7 +76,12 @@ def uvicorn_config(app: FastAPI, configuration: Configuration, files: int) -> uv
         server_header=False,
         forwarded_allow_ips=configuration.proxy_networks,  # if not given, uvicorn believes everyone on this machine
     )
-    is_proxy = _TrustedHosts(configuration.proxy_networks).__contains__
+    trusted = _TrustedHosts(configuration.proxy_networks)
+
+    def is_proxy(address: str | None) -> bool:
+        """Return whether an address may speak for many callers. On this machine that needs no trust."""
+        return address in trusted or is_loopback(address or "")
+
     LimitedConnection.limits = ConnectionLimits.from_configuration(
         configuration, files, is_proxy, app.state.metrics.crowded
     )
