@@ -26,9 +26,10 @@ LONG_JOBS = 4
 TURNS_ITERATIONS = 4000
 LIVE_STUDIES = 2
 STUDY_RUNS = 400
-# Most that one exhaustion of a limit adds, and the room that it finds.
-CROWD = 12
+# The room that is left before a limit, and submissions after which it must be full, though some have ended meanwhile.
+CROWD = 4
 ROOM_BYTES = 100_000
+MOST_SUBMISSIONS = 60
 YIELD_SECONDS = 6.0
 ENDED_SECONDS = 120.0
 
@@ -130,7 +131,7 @@ class Greedy:
         study, _ = self._jobs.persistently(lambda: self._operations.submit(GREEDY, request, key, limits))
         self.studies.append(study.id)
         try:
-            self._operations.submit(GREEDY, request, f"{key} again", Limits(live_runs=STUDY_RUNS))
+            self._operations.submit(GREEDY, request, f"{key} again", Limits(live_runs=STUDY_RUNS - 1))
             self.complaints.append(f"a study was accepted beyond the limit of runs, beside {study.id}")
         except (TooManyRuns, Unavailable, StoreUnavailable):
             pass
@@ -166,12 +167,12 @@ class Greedy:
         return self._exhaust(Limits(stored_bytes=usage.stored_bytes + usage.reserved_bytes + ROOM_BYTES))
 
     def _exhaust(self, limits: Limits) -> bool:
-        for _ in range(2 * CROWD):
+        for _ in range(MOST_SUBMISSIONS):
             try:
                 self._jobs.add(GREEDY, 1, self._request(1, rank=2, stop={"max_iterations": 10}), limits=limits)
             except (TooManyJobs, QuotaReached):
                 return True
-        self.complaints.append(f"{2 * CROWD} jobs were accepted with {limits.given}")
+        self.complaints.append(f"{MOST_SUBMISSIONS} jobs were accepted with {limits.given}")
         return True
 
     def _request(self, place: int, **fields: object) -> JobRequest:
