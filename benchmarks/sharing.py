@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
@@ -48,15 +48,15 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class Lab:
-    """A running server with two owners."""
+    """A running server with a key of each owner."""
 
     address: str
-    greedy_key: str
-    modest_key: str
+    keys: Mapping[str, str]
     api: psutil.Process
+    data: Path
 
     def client(self) -> Client:
-        return Client(self.address, self.greedy_key)
+        return Client(self.address, self.keys["greedy"])
 
 
 @dataclass(frozen=True)
@@ -138,14 +138,16 @@ def _tensor(greedy: Client, *shape: int) -> Any:
 
 
 @contextmanager
-def lab(python: str) -> Iterator[Lab]:
-    """Start `ncp serve` with two owners; the modest one has a finished job."""
+def lab(
+    python: str, owners: Sequence[str] = ("greedy", "modest"), limits: Sequence[str] = (), workers: int = 1
+) -> Iterator[Lab]:
+    """Start `ncp serve` with a key of each owner, and these limits as options of `ncp keys create`."""
     with tempfile.TemporaryDirectory(prefix="ncp-sharing-", dir="/var/tmp") as folder:
         given = {"NCP_DATA": f"{folder}/data", "NCP_PORT": "0", "NCP_LOG_LEVEL": "warning", "NCP_MIN_FREE_BYTES": "1"}
-        limits = {"NCP_MAX_STREAMS_PER_OWNER": "2000"}
-        environment = {**os.environ, **given, **limits}
+        given |= {"NCP_MAX_STREAMS_PER_OWNER": "2000", "NCP_WORKERS": str(workers)}
+        environment = {**os.environ, **given}
         command = [python, "-P", "-m", "sparse_ncp.app.cli.main"]
-        keys = [_new_key([*command, "keys", "create", name], environment) for name in ("greedy", "modest")]
+        keys = {name: _new_key([*command, "keys", "create", name, *limits], environment) for name in owners}
         process = subprocess.Popen([*command, "serve"], env=environment, stdout=subprocess.PIPE)
         try:
             assert process.stdout is not None
@@ -153,7 +155,7 @@ def lab(python: str) -> Iterator[Lab]:
             assert found is not None, "the server did not start"
             children = psutil.Process(process.pid).children()
             api = next(child for child in children if "api" in child.cmdline())
-            yield Lab(found[1], keys[0], keys[1], api)
+            yield Lab(found[1], keys, api, Path(folder) / "data")
         finally:
             end_tree(process)
 
@@ -172,11 +174,11 @@ class Modest:
     """Reads a small job every 20 ms; a late answer counts as if the next requests had been sent in time."""
 
     def __init__(self, lab: Lab) -> None:
-        with Client(lab.address, lab.modest_key) as client:
+        with Client(lab.address, lab.keys["modest"]) as client:
             tensor = client.upload(np.random.default_rng(2).random((6, 5, 4)))
             self._path = f"/v1/jobs/{client.submit(tensor, rank=2, stop={'max_iterations': 5}).id}"
         self._port = urlsplit(lab.address).port
-        self._headers = {"Authorization": f"Bearer {lab.modest_key}"}
+        self._headers = {"Authorization": f"Bearer {lab.keys['modest']}"}
 
     def milliseconds(self, seconds: float, until: Callable[[], bool] = lambda: False) -> list[float]:
         """Return the times that requests took."""
@@ -269,7 +271,7 @@ def measure(behaviour: str, python: str) -> Row:
         quiet = modest.milliseconds(QUIET_SECONDS)
         port, context = urlsplit(running.address).port, multiprocessing.get_context("spawn")
         results = context.Queue()
-        greedy = context.Process(target=be_greedy, args=(port, running.greedy_key, load, results))
+        greedy = context.Process(target=be_greedy, args=(port, running.keys["greedy"], load, results))
         Path(f"/proc/{running.api.pid}/clear_refs").write_text("5")  # from here on VmHWM is the largest size
         greedy.start()
         started = time.monotonic()
