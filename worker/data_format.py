@@ -6,12 +6,13 @@ side by side. Imports no numpy, for the launcher.
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.errors import LaterFormat, OldRedis, Unavailable
+from sparse_ncp.worker.errors import LaterFormat, OldRedis, StoreFull, StoreUnavailable, Unavailable
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.store.files import atomic_write, private_folder
 
@@ -55,11 +56,15 @@ def check_folder(folder: Path) -> DataFormat | None:
 
 
 def mark_folder(folder: Path) -> None:
-    """Write the format into a data folder; raise LaterFormat before anything is changed if it is a later one."""
+    """Write the format into a data folder; raise LaterFormat before anything is changed if it is a later one.
+
+    A folder that cannot be written now is left as it is: a worker waits until it can.
+    """
     found, ours = check_folder(folder), this_release()
     if found is None or found.format < ours.format:
         private_folder(folder)
-        atomic_write(folder / NAME, json.dumps(ours._asdict()).encode())
+        with suppress(StoreFull, StoreUnavailable):
+            atomic_write(folder / NAME, json.dumps(ours._asdict()).encode())
 
 
 def check_redis(configuration: Configuration) -> DataFormat | None:

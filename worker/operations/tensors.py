@@ -11,7 +11,7 @@ from anyio import CancelScope, to_thread
 
 from sparse_ncp.solvers import InvalidInput
 from sparse_ncp.worker.contract import ZERO_REPORTS, Axes, TensorRecord
-from sparse_ncp.worker.errors import InvalidJob, QuotaReached
+from sparse_ncp.worker.errors import InvalidJob, QuotaReached, StoreUnavailable
 from sparse_ncp.worker.operations.receiving import ByteSource, write_upload
 from sparse_ncp.worker.operations.reservations import Reservation
 from sparse_ncp.worker.operations.samples import find_sample, sample_content
@@ -123,7 +123,10 @@ class TensorOperations:
     def get(self, owner: str, id: str) -> TensorRecord:
         """Return a tensor with the labels of its modes, and what is known of its zeros."""
         record = self._records.get_labelled(owner, id)
-        report = self._store.zeros(record.sha256)
+        try:
+            report = self._store.zeros(record.sha256)
+        except StoreUnavailable:  # the record itself is in Redis
+            report = None
         return record if report is None else record.model_copy(update={"zeros": ZERO_REPORTS.validate_json(report)})
 
     def open_content(self, owner: str, id: str) -> OpenFile:
