@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,10 +11,11 @@ from sparse_ncp.app.server.discovery import no_server, with_running_redis
 from sparse_ncp.app.server.errors import NoServer
 from sparse_ncp.worker.errors import Unavailable
 from sparse_ncp.worker.owner_limits import OwnerShare
-from sparse_ncp.worker.records.owners import OwnerRecords
-from sparse_ncp.worker.records.records import Records
 
-app = typer.Typer(help="List owners with their shares of the computing time, set their weights, and pause them.")
+if TYPE_CHECKING:
+    from sparse_ncp.worker.records.owners import OwnerRecords
+
+app = typer.Typer(help="Show the shares of owners, and weigh or pause them.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the owner, as of its key")]
 Weight = Annotated[float, typer.Argument(min=0.01, max=100, help="share relative to an owner with weight 1")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="reason that the owner sees on each waiting job")]
@@ -60,7 +61,9 @@ def resume(name: Name, data: Data = None, redis_url: RedisUrl = None) -> None:
 
 
 @contextmanager
-def _owners(data: str | None, redis_url: str | None) -> Iterator[OwnerRecords]:
+def _owners(data: str | None, redis_url: str | None) -> Iterator["OwnerRecords"]:
+    from sparse_ncp.worker.records.records import Records  # takes 0.3 s to load, which other commands need not wait for
+
     configuration = configured(data=data, redis_url=redis_url)
     records = Records.of(with_running_redis(configuration))
     try:
