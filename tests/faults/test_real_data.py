@@ -138,7 +138,7 @@ def test_cancelling_amid_resamples_gives_the_factors_at_once(backend: Backend) -
         assert done.result.stability is None
         assert same_bits(backend.store.job(job.id).factors(), solve(TENSOR, Settings.model_validate(SHORT)).factors)
         answer: httpx.Response = lab.get(f"/v1/jobs/{job.id}/stability")
-        assert "cancelled while that was assessed" in refused(answer, 404, "no-stability")["detail"]
+        assert "cancelled before that was complete" in refused(answer, 404, "no-stability")["detail"]
 
 
 def test_a_worker_that_stops_hands_back_a_job_that_it_diagnoses(backend: Backend) -> None:
@@ -162,4 +162,4 @@ def test_cancelling_a_diagnosis_gives_the_factors_at_once(backend: Backend) -> N
         assert ended(backend.records, job).state == "succeeded"
         assert same_bits(backend.store.job(job.id).factors(), solve(TENSOR, Settings.model_validate(SHORT)).factors)
         answer: httpx.Response = lab.get(f"/v1/jobs/{job.id}/diagnostics")
-        assert "cancelled while they were computed" in refused(answer, 404, "no-diagnostics")["detail"]
+        assert "cancelled before they were complete" in refused(answer, 404, "no-diagnostics")["detail"]
