@@ -124,7 +124,7 @@ def test_racing_submissions_never_reserve_more_than_the_quota(
     with ThreadPoolExecutor(20) as pool:
         assert sum(pool.map(submit, range(20))) == 6
     assert usage(records).reserved_bytes == 6 * each
-    with pytest.raises(QuotaReached, match="so that 0 of the 4 runs fit"):
+    with pytest.raises(QuotaReached, match="so 0 of the 4 runs fit"):
         compare(studies, tensor, limits, ranks=[20])
     with pytest.raises(QuotaReached, match="this tensor has"):
         records.tensors.add(tensor.model_copy(update={"id": "another", "nbytes": each}), limits)
@@ -135,13 +135,13 @@ def test_a_study_that_passes_the_quota_is_refused_with_the_number_of_runs_that_f
 ) -> None:
     tensor = put(records, store, random_tensor(2, 20_000))
     large = {"ranks": [50], "repeats": 1000}  # 24 MB each
-    with pytest.raises(QuotaReached, match="so that 0 of the 1,000 runs fit"):
+    with pytest.raises(QuotaReached, match="so 0 of the 1,000 runs fit"):
         compare(studies, tensor, Limits(stored_bytes=1_000_000), **large)
     assert usage(records).reserved_bytes == 0
     quota = Limits(stored_bytes=500_000_000)
     with pytest.raises(QuotaReached) as refused:
         compare(studies, tensor, quota, **large)
-    fitting = int(str(refused.value).rpartition("so that ")[2].partition(" ")[0])
+    fitting = int(str(refused.value).rpartition("so ")[2].partition(" ")[0])
     assert 10 <= fitting <= 20
     with pytest.raises(QuotaReached):
         compare(studies, tensor, quota, ranks=[50], repeats=fitting + 1)

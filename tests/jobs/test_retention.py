@@ -69,7 +69,7 @@ def keys_left(configuration: Configuration) -> set[str]:
 
 
 def files_left(store: LocalStore) -> list[Path]:
-    return [path for path in store.root.rglob("*") if path.is_file() and path.name != ".lock"]
+    return [path for path in store.root.rglob("*") if path.is_file() and path.name not in (".lock", "format")]
 
 
 def test_nothing_is_removed_unless_a_time_is_set(

@@ -144,7 +144,7 @@ def test_labels_are_bounded_and_count_as_long_as_a_tensor_or_job_has_them(
     assert label(other, "x") == once
     job, _ = queue_job(records, "local", request(tensor))
     assert label(tensor, "y") == label(other, "y") == 2 * once  # the job has the former ones
-    with pytest.raises(TooManyLabels, match=f"{2 * once} of the 1100 bytes"):
+    with pytest.raises(TooManyLabels, match=f"{2 * once} of at most 1100 bytes"):
         label(other, "z")
     records.jobs.cancel("local", job.id)
     jobs.delete("local", job.id)

@@ -62,8 +62,11 @@ def test_any_slice_is_shown_and_a_slider_moves_it(visitor: Visitor, lab: httpx.C
 
     def shows(expected: np.ndarray) -> None:
         page.wait_for_function(
-            "([picture, first]) => document.querySelector(picture)?.data?.[0]?.z?.[1]?.[1] === first",
-            arg=[picture, float(expected[1, 1])],
+            """([picture, rows, entry]) => {
+                const z = document.querySelector(picture)?.data?.[0]?.z;
+                return z?.length === rows && z[1][1] === entry;
+            }""",
+            arg=[picture, len(expected), float(expected[1, 1])],
         )
         shown = np.array(visitor.drawn(picture)[0]["z"], dtype=float)
         np.testing.assert_array_equal(shown, expected)

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import numpy as np
 import pytest
 
 from sparse_ncp.app.auth.api_keys import ApiKeys
@@ -90,6 +91,8 @@ def test_a_chunked_upload_is_refused_as_soon_as_its_bytes_pass_the_quota(limited
     with new_holder(limited, running.address, "endless", stored_bytes=quota, tensor_bytes=None) as endless:
         before = files(limited)
         with _begun(running, endless, None) as connection:
+            header = npy(np.zeros(1 << 20, np.uint8))[:128]
+            connection.sendall(b"80\r\n%s\r\n" % header)
             sent = 0
             while not select.select([connection], [], [], 0)[0]:
                 connection.sendall(piece)
