@@ -118,7 +118,7 @@ def test_a_part_of_a_sweep_that_was_lost_counts_for_the_time_limit(tmp_path: Pat
     """Killed within its first sweep, before anything was published: only its heartbeats showed that it worked."""
     with embedded_redis(tmp_path, lease_seconds=0.6, threads=1) as configuration, worker(configuration) as running:
         backend = Backend(configuration)
-        job = jobs.submit_slow(backend, max_iterations=1)
+        job = jobs.submit_slow(backend, rank=120, max_iterations=1)
         victim = job_process(running.pid)
         wait_for(lambda: victim.cpu_times().user > 1, what="a good part of the sweep")
         kill(victim)

@@ -182,9 +182,10 @@ class Backend:
         return done
 
 
-def submit_slow(backend: Backend, **stop: float) -> Job:
+def submit_slow(backend: Backend, rank: int = 60, **stop: float) -> Job:
     tensor = put(backend.records, backend.store, SLOW_TENSOR)
-    asked = request(tensor, rank=60, method="apg", inner_passes=1000, diagnose=False, stop={"tolerance": 0, **stop})
+    stop = {"tolerance": 0, **stop}
+    asked = request(tensor, rank=rank, method="apg", inner_passes=1000, diagnose=False, stop=stop)
     job, _ = queue_job(backend.records, "local", asked)
     wake_worker(backend.configuration)
     return job
