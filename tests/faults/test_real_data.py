@@ -110,7 +110,7 @@ def test_a_job_that_is_killed_while_it_is_diagnosed_only_diagnoses_again(backend
 def test_a_job_that_is_killed_amid_its_resamples_draws_the_same_ones_again(backend: Backend) -> None:
     X = TENSOR[:12]
     with worker(backend.configuration) as running:
-        job = submit(backend, X, **SHORT, stability=True, resamples=150)
+        job = submit(backend, X, **SHORT, stability=True, resamples=800)
         wait_for(lambda: backend.now(job).phase == "resampling", what="the word for it")
         wait_for(lambda: list(backend.folder(job).glob("checkpoint-*-20-*/manifest.json")), what="a checkpoint")
         kill_job(running.pid)

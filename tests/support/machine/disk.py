@@ -55,7 +55,7 @@ def small_disk(path: Path) -> Iterator[Disk]:
     path.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", path], check=True)
     yield Disk(path)
-    subprocess.run(["umount", path], check=True)
+    wait_for(lambda: _silently("umount", path), what="the disk to be unused")
 
 
 class LoopDisk:
