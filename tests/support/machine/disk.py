@@ -55,7 +55,7 @@ def small_disk(path: Path) -> Iterator[Disk]:
     path.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", path], check=True)
     yield Disk(path)
-    wait_for(lambda: _silently("umount", path), what="the disk to be unused")
+    _unmount(path)
 
 
 class LoopDisk:
@@ -75,7 +75,7 @@ class LoopDisk:
 
     def unmount(self) -> None:
         """Unmount, repeating while a file is open."""
-        wait_for(lambda: _silently("umount", self.path), what="the disk to be unused")
+        _unmount(self.path)
 
     def cut_power(self) -> None:
         """From now on everything answers EIO, until it is unmounted and mounted again."""
@@ -115,6 +115,10 @@ def covered_read_only(path: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "--lazy", path], check=True)
+
+
+def _unmount(path: Path) -> None:
+    wait_for(lambda: _silently("umount", path), what="the disk to be unused")
 
 
 def _silently(*command: str | Path) -> bool:
