@@ -420,6 +420,14 @@ class Event(FrozenModel):
     )
 
 
+def parse_event_id(text: str) -> tuple[int, int]:
+    """Parse `<iteration>-<n>`; return (0, 0), which is before the first event, for anything else."""
+    first, _, second = text.partition("-")
+    if not (first.isdecimal() and second.isdecimal()):
+        return 0, 0
+    return int(first), int(second)
+
+
 class Page(FrozenModel, Generic[Item]):
     """One page of a list."""
 

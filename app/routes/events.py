@@ -14,8 +14,8 @@ from sparse_ncp.app.streaming.broadcast import EventStream
 from sparse_ncp.app.streaming.recorded import EventSource
 from sparse_ncp.app.streaming.sse import EventSourceResponse
 from sparse_ncp.solvers import InvalidInput
-from sparse_ncp.worker.contract import TERMINAL
-from sparse_ncp.worker.records.events import START, parse_event_id
+from sparse_ncp.worker.contract import TERMINAL, parse_event_id
+from sparse_ncp.worker.records.events import START
 
 LastEventId = Annotated[
     str | None,

@@ -15,8 +15,9 @@ from anyio import to_thread
 from sparse_ncp.app.streaming.recorded import EventSource, RecordedPages, page_start
 from sparse_ncp.app.streaming.sse import KEEP_ALIVE, RETRY, EncodedEvent, encode_event, encode_preparation
 from sparse_ncp.app.streaming.stream_limits import StreamLimits
+from sparse_ncp.worker.contract import parse_event_id
 from sparse_ncp.worker.errors import NotFound, Unavailable
-from sparse_ncp.worker.records.events import START, EventRecords, parse_event_id
+from sparse_ncp.worker.records.events import START, EventRecords
 
 # A new subscription joins the read after this time at the latest.
 BLOCK_MILLISECONDS = 100

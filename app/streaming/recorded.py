@@ -10,9 +10,8 @@ from typing import NamedTuple, Protocol
 from anyio import to_thread
 
 from sparse_ncp.app.streaming.sse import EncodedEvent, encode_event
-from sparse_ncp.worker.contract import Event, Preparation
+from sparse_ncp.worker.contract import Event, Preparation, parse_event_id
 from sparse_ncp.worker.errors import NotFound, Unavailable
-from sparse_ncp.worker.records.events import parse_event_id
 
 # Iterations of a page. A client that is slow to read holds one page in memory.
 PAGE = 100

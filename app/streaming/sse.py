@@ -7,8 +7,7 @@ from typing import NamedTuple
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from sparse_ncp.worker.contract import Event
-from sparse_ncp.worker.records.events import parse_event_id
+from sparse_ncp.worker.contract import Event, parse_event_id
 
 RETRY = b"retry: 1000\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"

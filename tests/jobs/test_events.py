@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.contract import Claim, Event, Job, Progress, TensorRecord
+from sparse_ncp.worker.contract import Claim, Event, Job, Progress, TensorRecord, parse_event_id
 from sparse_ncp.worker.execution.reaper import Reaper
 from sparse_ncp.worker.operations import jobs as operations
 from sparse_ncp.worker.operations.jobs import JobOperations
 from sparse_ncp.worker.records.claims import ExecutionRecords
-from sparse_ncp.worker.records.events import parse_event_id
 from sparse_ncp.worker.records.redis.connection import connect
 from sparse_ncp.worker.store.local import LocalStore
 from tests.jobs.test_claims import RESULT, claimed

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import httpx
 
-from sparse_ncp.worker.records.events import START, parse_event_id
+from sparse_ncp.worker.contract import parse_event_id
+from sparse_ncp.worker.records.events import START
 from tests.support.api import Sent, http_client, parsed
 from tests.support.stack import wait_for
 

@@ -10,12 +10,12 @@ from sparse_ncp.solvers import InvalidInput, Settings
 from sparse_ncp.solvers.runtime import Array
 from sparse_ncp.worker.broker import WakeUpThread
 from sparse_ncp.worker.config import Configuration
-from sparse_ncp.worker.contract import TERMINAL, Axes, Event, Export, JobRequest, Preparation, Progress
+from sparse_ncp.worker.contract import TERMINAL, Axes, Event, Export, JobRequest, Preparation, Progress, parse_event_id
 from sparse_ncp.worker.errors import NoFactorsYet, NotFound, QuotaReached, TooManyJobs
 from sparse_ncp.worker.operations.admission import Inputs, Problem, assess, check_job, problems_of_invalid, with_fields
 from sparse_ncp.worker.operations.result_sizes import result_size
 from sparse_ncp.worker.owner_limits import UNLIMITED, Limits
-from sparse_ncp.worker.records.events import START, parse_event_id
+from sparse_ncp.worker.records.events import START
 from sparse_ncp.worker.records.jobs import Submission, Submitted, settings_record
 from sparse_ncp.worker.records.records import Records
 from sparse_ncp.worker.store.blobs import OpenFile

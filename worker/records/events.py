@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from sparse_ncp.worker.contract import Event, Progress
+from sparse_ncp.worker.contract import Event, Progress, parse_event_id
 from sparse_ncp.worker.records.jobs import JobRecords
 from sparse_ncp.worker.records.redis import keys
 from sparse_ncp.worker.records.redis.connection import RedisConnection
@@ -104,11 +104,3 @@ class EventRecords:
             [Event.model_validate({"id": entry_id, **entry}) for entry_id, entry in entries if entry["kind"] == "state"]
             for entries in found
         ]
-
-
-def parse_event_id(text: str) -> tuple[int, int]:
-    """Parse `<iteration>-<n>`; return (0, 0), which is before the first event, for anything else."""
-    first, _, second = text.partition("-")
-    if not (first.isdecimal() and second.isdecimal()):
-        return 0, 0
-    return int(first), int(second)

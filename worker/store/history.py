@@ -16,7 +16,7 @@ import numpy as np
 from ncp_client.formats import UnreadableFile
 from ncp_client.formats.npy import read_header
 from sparse_ncp.solvers.runtime import Float64, Phase
-from sparse_ncp.worker.contract import Event, Progress
+from sparse_ncp.worker.contract import Event, Progress, parse_event_id
 from sparse_ncp.worker.errors import CorruptFile
 from sparse_ncp.worker.store.blobs import Blobs
 from sparse_ncp.worker.store.manifests import publish, read_manifest
@@ -62,7 +62,7 @@ def read_collected(blobs: Blobs, folder: str, after: EventPlace, count: int) -> 
         except FileNotFoundError:  # published as a whole meanwhile
             return []
         for change in changes:
-            found.setdefault(event_place(change.id), change)
+            found.setdefault(parse_event_id(change.id), change)
         for row in _progress(table.tolist(), first):
             found.setdefault(
                 (row.iteration, 0), Event(id=f"{row.iteration}-0", kind="progress", payload=row.model_dump_json())
@@ -70,12 +70,6 @@ def read_collected(blobs: Blobs, folder: str, after: EventPlace, count: int) -> 
         if sum(place > after for place in found) >= count:
             break
     return [found[place] for place in sorted(found) if place > after][:count]
-
-
-def event_place(id: str) -> EventPlace:
-    """Return iteration and number of an event."""
-    iteration, _, number = id.partition("-")
-    return int(iteration), int(number)
 
 
 def complete(blobs: Blobs, folder: str) -> None:
