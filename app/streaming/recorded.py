@@ -115,11 +115,7 @@ def _read_page(source: EventSource, id: str, start: str) -> RecordedPage:
     end = (parse_event_id(start)[0] // PAGE + 1) * PAGE
     try:
         is_over = source.has_ended(id)  # asked first: then all events of an ended job are recorded
-        found: list[Event] = []
-        while more := source.events_after(id, found[-1].id if found else start, PAGE + CHANGES - len(found)):
-            found += more  # fewer than asked for are not all: of a long job the older events are in the store
-            if len(found) == PAGE + CHANGES:
-                break
+        found = source.events_after(id, start, PAGE + CHANGES)
         events = [event for event in found if parse_event_id(event.id) <= (end, 0)]
         encoded = [encode_event(event) for event in events]
     except Unavailable as error:

@@ -217,7 +217,7 @@ class JobOperations:
         return self._store.job(id).history(after, count)
 
     def events_after(self, id: str, event_id: str | None = None, count: int = 1000) -> list[Event]:
-        """Return at most `count` events after the one with this id, in order.
+        """Return at most `count` events after the one with this id, in order. Fewer are all that are recorded.
 
         Events of a settled job, and the older ones of a long job, are read from the store. Their ids are the same.
         """
@@ -227,7 +227,8 @@ class JobOperations:
             if place >= parse_event_id(self._records.jobs.collected(id)):  # read afterwards: it was so before, too
                 return live
             if found := files.collected_events(place, count):
-                return found
+                rest = count - len(found)
+                return found + self.events_after(id, found[-1].id, rest) if rest else found
         rows = [
             Event(id=f"{row.iteration}-0", kind="progress", payload=row.model_dump_json())
             for row in files.history(place[0], count)
